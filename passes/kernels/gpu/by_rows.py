@@ -1,10 +1,10 @@
-"""One product that is cut up in several ways: which one it is depends on the rows of a call.
+"""A product with several schedules, of which the number of rows of a call selects one.
 
     switch on the rows: 0 .. 47, 48 .. 319, 320 ..
-      the body of a kernel for each
+      case: the body of the kernel of a schedule
 
-As a kernel this would take the registers and the shared memory of the largest. So each body becomes
-a kernel of its own, which mxc-split-kernels does where the host program can choose between them.
+A kernel with such a switch would take the registers and LDS of its largest case. So
+mxc-split-kernels makes a kernel of each case, after which the host program selects one.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from mxc.passes.kernels.vectors import below
 
 @dataclass(frozen=True)
 class ByRows:
-    """`kernels`: one more than there are `bounds`; number n is for rows less than bound n.
+    """A kernel that is one of `kernels`, by the number of rows, which is the last scalar of a call.
 
-    They differ in their schedules. The rows of a call are its last scalar.
+    Kernel n is for fewer rows than `bounds[n]`, and the last one, which has no bound, for all
+    others. The kernels differ only in their schedules.
     """
 
     kernels: Sequence[GpuContraction]
     bounds: Sequence[int]
 
     def __post_init__(self) -> None:
-        """Raise ValueError where a kernel may have more tiles than there are counters."""
+        """Raise ValueError if a kernel with splits may have more wave tiles than counters exist."""
         for kernel, bound in zip_longest(self.kernels, self.bounds):
             if kernel.splits == 1:
                 continue
@@ -48,7 +49,7 @@ class ByRows:
 
     @property
     def scalars(self) -> int:
-        """How many index values come with each call."""
+        """Number of index values that a call supplies."""
         return self.kernels[0].scalars
 
     @property
@@ -58,7 +59,7 @@ class ByRows:
 
     @property
     def cases(self) -> Cases | None:
-        """What the kernels are to be made of, if they are several."""
+        """The cases for mxc-split-kernels; None if there is only one kernel."""
         if not self.bounds:
             return None
         return Cases(
@@ -67,33 +68,34 @@ class ByRows:
         )
 
     def given(self, scalars: Sequence[ir.Value]) -> ByRows:
-        """This kernel for so many groups or rows."""
+        """Return a copy with these values for what comes with each call."""
         return replace(self, kernels=[kernel.given(scalars) for kernel in self.kernels])
 
     @property
     def counts(self) -> bool:
-        """Whether a kernel has workgroups that share K: then counters come before the results, and
-        parts after them."""
+        """Whether any kernel has splits. Then the buffers of all have counters before the results,
+        and partial sums after them."""
         return any(kernel.splits > 1 for kernel in self.kernels)
 
     @property
     def buffers(self) -> list[Buffer]:
-        """What is read and written."""
+        """All buffers: those of the kernels, with counters and partial sums if any has splits."""
         first, *_ = self.kernels
         if not self.counts:
             return first.buffers
-        # A tensor of no elements would be no buffer.
+        # One element where a kernel has no splits: a tensor without elements would be no buffer.
         each = [k.split_tiles.elements if k.splits > 1 else 1 for k in self.kernels]
         return split_buffers(first.operands, first.results, self._by_rows(each))
 
     @property
     def workgroups(self) -> list[Size]:
-        """Along columns, rows and groups."""
+        """Workgroups along columns, along rows, and along groups or splits."""
         counts = [kernel.workgroups for kernel in self.kernels]
         return [self._by_rows(each) for each in zip(*counts, strict=True)]
 
     def _by_rows(self, sizes: Sequence[Size]) -> Size:
-        """The size of the kernel that the rows choose, of those of each."""
+        """Build the size of the kernel that the rows select. `sizes`: one for each kernel. None if
+        one of them is not known yet."""
         *others, found = sizes
         if any(size is None for size in sizes):
             return None
@@ -114,7 +116,8 @@ class ByRows:
         switch_below(value_of(self.kernels[0].rows), self.bounds, parts)
 
     def _of_kernel(self, kernel: GpuContraction, buffers: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        """Those of all buffers that a kernel has."""
+        """Return the buffers that `kernel` takes: without counters and partial sums if it has no
+        splits."""
         if not self.counts or kernel.splits > 1:
             return buffers
         operands = len(kernel.operands)

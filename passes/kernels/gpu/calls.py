@@ -1,4 +1,4 @@
-"""Which contractions a kernel for GPUs computes, and what it needs to know of them."""
+"""Match the contractions that GPU kernels compute, and describe their operands."""
 
 from __future__ import annotations
 
@@ -43,12 +43,13 @@ from mxc.targets.matrix_unit import MatrixUnit
 
 @dataclass(frozen=True, kw_only=True)
 class GpuContractionCall:
-    """What computes `of`, and its operands.
+    """The contraction `op`, which a kernel can compute, with its description `of` and its operands.
 
-    `rhs`: elements, and scales if any, of all experts if `ids` chooses one a group, else if each
-    group has its own. `left`, `right`: what the sides are in memory. `decoded`: what both are in
-    registers; None where they stay as they are. `parameter`: the name of the elements of rhs, if
-    they are one; `chain`: the operations between it and `op`.
+    `rhs`: elements, and scales if any. With experts they are those of all experts: `ids` has the
+    expert of each group, and without `ids` group i has expert i. `left`, `right`: the formats of
+    lhs and rhs in memory. `decoded`: the float type that both sides have in registers; None if
+    scaled instructions take the elements. `parameter`: the name of the parameter with the elements
+    of rhs, None if they are no parameter; `chain`: the operations from `op` back to it.
     """
 
     op: ir.Operation
@@ -63,12 +64,13 @@ class GpuContractionCall:
     chain: tuple[ir.Operation, ...] = ()
 
     def scalars(self) -> list[ir.Value]:
-        """Groups and rows, of those that come with the call, at the insertion point."""
+        """Build the numbers of groups and of rows, as far as they come with the call, at the
+        insertion point."""
         return scalars_of(self.op.results[0], self.of.batch, self.of.m)
 
     @property
     def sums_blocks(self) -> bool:
-        """Whether sums of blocks along K are multiplied by f32 scales."""
+        """Whether partial sums of blocks along K are multiplied by f32 scales."""
         return any(
             isinstance(each, ScaledBlocks) and each.multiplies_sums
             for each in (self.left, self.right)
@@ -76,7 +78,7 @@ class GpuContractionCall:
 
     @property
     def bits(self) -> tuple[int, int]:
-        """Bits of an element of both sides in memory."""
+        """Bits of an element in memory, for lhs and rhs."""
         return self.left.bits, self.right.bits
 
     @property
@@ -90,35 +92,36 @@ class GpuContractionCall:
         return isinstance(self.right, FloatBlocks)
 
 
-#: What a lane can decode, by name: the formats, and elements that no scaled instruction knows.
+#: Name -> format that a lane can decode: the known block formats, and FNUZ elements, which no
+#: scaled instruction takes.
 _KNOWN = {**FORMATS, **{e.mlir: BlockFormat(e.mlir, e) for e in (E4M3FNUZ, E5M2FNUZ)}}
-#: Element type -> format of it under powers of two.
+#: Element type -> name of its format under E8M0 scales.
 _FORMATS: dict[str, Format] = {
     _KNOWN[name].element.mlir: name
     for name in get_args(Format)
     if name in _KNOWN and _KNOWN[name].scale == E8M0
 }
-#: Types of elements and of their scales -> format.
+#: (element type, scale type) -> name of the format of activations.
 _ACTIVATIONS: dict[tuple[str, str], Format] = {
     (_KNOWN[name].element.mlir, _KNOWN[name].scale.mlir): name
     for name in get_args(Format)
     if name in _KNOWN
 } | {(element, F32.mlir): name for element, name in _FORMATS.items()}
-#: Elements that may be under f32, by type.
+#: Element type -> elements that may have f32 scales.
 _UNDER_F32 = {type: _KNOWN[name].element for type, name in _FORMATS.items()} | {INT4.mlir: INT4}
-#: Why a gate has no kernel, by the bytes of its weights.
+#: Reason why a gated product has no kernel, with the bytes of its weights.
 _FAR = (
     "weights have {size} bytes, of which a gate reads two halves; "
     f"a buffer reaches less than {BEYOND}"
 )
-#: Rows of the instructions whose k-step is the longest.
+#: Rows of the instruction whose k-step has the most blocks along K.
 _LEAST = 16
 #: Activations without scales.
 _FLOATS: tuple[Format, ...] = ("f32", "f16", "bf16")
 
 
 def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> GpuContractionCall | Reason:
-    """The call that computes `op` by the instructions of `unit`, or why no kernel does."""
+    """Return the call that computes `op` with the instructions of `unit`, or why no kernel does."""
     found = described(op)
     if isinstance(found, Reason):
         return found
@@ -127,7 +130,7 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> GpuContractionC
         return _dense(found)
     rounded = (of.lhs.rounded, of.rhs.rounded)
     if any(rounded) and not unit.converts:
-        # What is decoded to bf16 is cut off there, not rounded.
+        # Without conversions, elements that are decoded to bf16 are truncated, not rounded.
         return Reason(
             "a side is dequantized to a type that does not hold every value of the format"
         )
@@ -172,7 +175,7 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> GpuContractionC
 
 
 def _dense(found: Described) -> GpuContractionCall | Reason:
-    """The call of a product without scales, or why no kernel computes it."""
+    """Return the call of a product without scales, or why no kernel computes it."""
     of, weights = found.of, found.of.rhs.element
     register = next((each for each in get_args(Register) if each == weights), None)
     if register is None:
@@ -207,7 +210,8 @@ def _dense(found: Described) -> GpuContractionCall | Reason:
 
 
 def _scales(value: ir.Value) -> RepeatedRows:
-    """The scales of the weights of all experts, as they are before they are repeated for rows."""
+    """Return the scales of the weights of all experts, before the program repeats them for the rows
+    that share them, and the number of these rows."""
     repeated = match_repeated_rows(value)
     if repeated is not None:
         return replace(repeated, source=gathered(repeated.source).tensor)
@@ -216,13 +220,13 @@ def _scales(value: ir.Value) -> RepeatedRows:
 
 
 def _source(found: Described) -> Gathered:
-    """Where the elements of the weights come from: a parameter, if they are one."""
+    """Return where the elements of the weights come from: the parameter that has them, if any."""
     source = stored(found.rhs)
     return gathered(found.rhs) if isinstance(source, Reason) else source
 
 
 def _activations(found: Described) -> ScaledOperand | Reason:
-    """The activations of a product: in blocks, or floats."""
+    """Return the activations of a product: MX blocks or floats."""
     of, known = found.of, _ACTIVATIONS if found.of.rhs.scale else {}
 
     def read(*, rounds: bool) -> ScaledOperand | Reason:
@@ -231,21 +235,22 @@ def _activations(found: Described) -> ScaledOperand | Reason:
 
     lhs = read(rounds=True)
     if isinstance(lhs, ScaledOperand) and lhs.source.rounded and _is_fused(lhs.tensors[0]):
-        # What makes f32 stores bf16 as well, and these are half of the bytes.
+        # The dispatch that computes the f32 stores them as bf16 too, which are half of the bytes.
         return read(rounds=False)
     return lhs
 
 
 def _too_far(op: ir.Operation, size: int) -> bool:
-    """Whether a workgroup reads two halves of weights of `size` bytes, which no buffer reaches."""
+    """Whether a workgroup needs both halves of weights of `size` bytes, for a gate, but one buffer
+    does not reach them."""
     return size >= BEYOND and epilogue(op, 16, keeps=True).gated
 
 
 def _is_fused(value: ir.Value) -> bool:
-    """Whether a rounding of this becomes a part of the dispatch that computes it.
+    """Whether a rounding of `value` becomes a part of the dispatch that computes `value`.
 
-    It does not of an argument, or of what a kernel for a named operation computes, but for a norm,
-    and attention that nothing else reads.
+    This is not so for arguments, and for the results of named operations except norms, and
+    attention whose result nothing else reads.
     """
     op = producer(value)
     if op is None or op.name != "util.call":
@@ -254,7 +259,7 @@ def _is_fused(value: ir.Value) -> bool:
 
 
 def _side(side: OperandFormat, k: int, unit: MatrixUnit) -> ScaledBlocks | Reason:
-    """What a scaled side is, or why no lane reads it."""
+    """Return the format of a scaled side in memory, or why no kernel reads it."""
     names, block = (side.element, side.scale), side.block
     if side.element in _UNDER_F32 and side.scale == F32.mlir:
         return _under_f32(_UNDER_F32[side.element], k, side, unit)
@@ -277,7 +282,7 @@ def _side(side: OperandFormat, k: int, unit: MatrixUnit) -> ScaledBlocks | Reaso
 def _under_f32(
     element: ElementFormat, k: int, side: OperandFormat, unit: MatrixUnit
 ) -> ScaledBlocks | Reason:
-    """A side whose scales are f32, or why no kernel multiplies sums by them."""
+    """Return the format of a side with f32 scales, or why no kernel multiplies sums by them."""
     if isinstance(found := blocks_of_scale(element, side.block, unit), Reason):
         return found
     name = f"{element.mlir}_by_f32x{side.block}" + (f"x{side.rows}" if side.rows > 1 else "")
@@ -286,12 +291,12 @@ def _under_f32(
 
 
 def _sums(left: ScaledBlocks | FloatBlocks, right: ScaledBlocks) -> bool:
-    """Whether f32 scales multiply sums."""
+    """Whether a side has f32 scales, which multiply partial sums."""
     return right.multiplies_sums or (isinstance(left, ScaledBlocks) and left.multiplies_sums)
 
 
 def _parts(left: ScaledBlocks | FloatBlocks, right: ScaledBlocks, unit: MatrixUnit) -> int:
-    """Sums of the longest k-step that f32 scales multiply; 1 where there are no such scales."""
+    """Partial sums of the longest k-step, each under other f32 scales; 1 without such scales."""
     sides = [
         side for side in (left, right) if isinstance(side, ScaledBlocks) and side.multiplies_sums
     ]
@@ -299,12 +304,13 @@ def _parts(left: ScaledBlocks | FloatBlocks, right: ScaledBlocks, unit: MatrixUn
 
 
 def _is_divided(side: ScaledBlocks | FloatBlocks) -> bool:
-    """Whether lanes may have a part of a block each."""
+    """Whether a lane may have only a part of each block of a side."""
     return isinstance(side, FloatBlocks) or (side.bits != 6 and side.scales == 1)
 
 
 def _is_multiplied(left: ScaledBlocks | FloatBlocks, rounded: tuple[str, str]) -> bool:
-    """Whether there are registers that hold both sides: what is rounded to f16 wants f16 beside."""
+    """Whether one float type holds both sides: a side that is rounded to f16 needs f16 beside
+    it."""
     f16 = isinstance(left, FloatBlocks) and left.memory == "f16"
     return "f16" not in rounded or f16 or rounded == ("f16", "f16")
 
@@ -315,9 +321,9 @@ def _decoded(
     rounded: tuple[str, str],
     unit: MatrixUnit,
 ) -> Register | None:
-    """What both sides are in registers, None where scaled instructions take them."""
+    """Return the float type of both sides in registers; None if scaled instructions take them."""
     whole = isinstance(left, ScaledBlocks) and left.is_whole and right.is_whole
-    # A scaled instruction is one sum.
+    # A scaled instruction computes one sum of all its blocks.
     whole = whole and _parts(left, right, unit) == 1
     if whole and unit.takes(left.bits, right.bits) and not any(rounded):
         return None
@@ -328,6 +334,6 @@ def _decoded(
 
 
 def _fits_f16(side: ScaledBlocks) -> bool:
-    """Whether f16 holds its values, and conversions make f16 of them: E8M0 scales have a greater
-    range."""
+    """Whether f16 holds all values of a side and conversions produce f16: E8M0 scales have a
+    greater range, and FNUZ elements have no conversion."""
     return side.format.scale != E8M0 and not side.is_fnuz

@@ -1,4 +1,4 @@
-"""The schedules that a product may have, for its kernels to compute; choice.py takes one."""
+"""The schedules by which kernels can compute a product; choice.py chooses one of them."""
 
 from __future__ import annotations
 
@@ -24,41 +24,47 @@ from mxc.passes.kernels.gpu.schedule import GpuSchedule, Transport
 from mxc.targets.amd import GFX950
 from mxc.targets.gpu import Gpu
 
-#: Waves along K of a stream, at most, by the tiles of rows that each has.
+#: Most waves along K of a stream: entry n - 1 is for waves with n tiles of rows.
 _ALONG_K = (8, 4, 4, 4)
-#: Tiles of a wave that has a chunk of a dense product, and of one that has them all, in a ring.
+#: Dense products: most tiles of a wave that computes one chunk of K in a stream; tiles (rows,
+#: columns) of a wave of a ring, which computes all chunks.
 _FEW = 4
 _DENSE_TILES = ((8, 4), (4, 4), (4, 2), (2, 4), (2, 2), (1, 2), (1, 4), (2, 1), (1, 1))
-#: Rows of a tile: between its multiples nothing changes.
+#: Rows of the smallest tile: products with no more rows have no splits.
 _TILE = 16
-#: Workgroups that share K, for each unit.
+#: Most workgroups for each compute unit in a schedule with splits.
 _SHARED_UNITS = 2
-#: Tiles of a wave along rows and columns at most, where f32 scales multiply the sums of a ring; of
-#: one that decodes; and parts of a stage after which its loads are asked for and waited for.
+#: Rings whose partial sums are multiplied by f32 scales. Most tiles of a wave along rows and along
+#: columns; most tiles along either, where sides are decoded once; and stages in addition to those
+#: that cover the memory latency, because loads are issued and waited for in the middle of a stage.
 _SUMMED_TILES, _SUMMED_DECODED, _LATE = (4, 2), 2, 1.25
-#: Tiles of a wave, at most.
+#: Most tiles of a wave of a ring of floats.
 _TILES = 16
-#: Bits of an element of both sides, where both are decoded, of which 16 tiles have registers.
+#: Two sides that each wave decodes: most bits of an element of lhs and one of rhs together, if a
+#: wave is to have registers for 16 tiles.
 _PACKED = 12
-#: Registers for addresses, and for a block while it is decoded.
+#: Registers of a lane for addresses, and for temporaries while a block is decoded.
 _DECODERS = 70
-#: Stages of a ring of floats, at most.
+#: Most stages of a ring of a dense product, or of one under f32 scales.
 _MOST_STAGES = 8
-#: Tiles of rows that all waves of a ring of floats may have, side by side.
+#: Most tiles of rows of a wave of a ring of floats, if each wave has all rows of the workgroup.
 _FEW_TILES = 2
-#: Stages of a ring: with fewer than two nothing is loaded while something is multiplied, and more
-#: than these are asked for long before they are needed.
+#: Stages of a ring, the most first. With one stage nothing would be loaded while another is
+#: multiplied; loads of more than four would be issued long before they are needed.
 _STAGES = range(4, 1, -1)
-#: Stages where one is brief: no more than so many clocks.
+#: Stages of a ring of scaled sides may be _MANY if the matrix instructions of one take no more
+#: clocks than _BRIEF.
 _MANY, _BRIEF = 8, 512
-#: K-steps of a stage: two blocks of six bits are whole pieces.
+#: K-steps of a stage of a ring of scaled sides: two, because two 6-bit blocks are whole pieces of
+#: 16 bytes.
 _K_STEPS = 2
-#: Tiles of a wave along the side that goes straight to registers, and along the other one.
+#: Rings of scaled sides: tiles of a wave along the side that goes straight to registers, and along
+#: the side that goes through LDS.
 _DIRECT, _STAGED = (2, 1), (8, 7, 6, 5, 4, 3, 2, 1)
 
 
 def candidates(problem: Problem, device: Gpu = GFX950) -> Iterator[GpuSchedule]:
-    """Schedules that compute a product."""
+    """Yield schedules that can compute a product. Streams among them may spill: see `choose`."""
     if problem.is_dense:
         yield from _dense_streams(problem, device)
         if device.matrix.dma == PIECE and problem.parts == 1:
@@ -71,9 +77,9 @@ def candidates(problem: Problem, device: Gpu = GFX950) -> Iterator[GpuSchedule]:
 
 
 def _split(problem: Problem, ring: GpuSchedule, device: Gpu) -> Iterator[GpuSchedule]:
-    """A ring whose workgroups share K."""
+    """Yield copies of a ring in which several workgroups share K, one for each possible number."""
     tiles = result_tiles(problem, ring)
-    # Rows of one tile read little but weights, and parts would be as many bytes again.
+    # With one tile of rows little but weights is read, and partial sums would be as many bytes.
     for splits in problem.splits if problem.rows > _TILE else ():
         whole = problem.blocks // splits % _stage_blocks(problem, ring) == 0
         if any(problem.shared) and ring.transport == "ring" and not whole:
@@ -83,37 +89,42 @@ def _split(problem: Problem, ring: GpuSchedule, device: Gpu) -> Iterator[GpuSche
 
 
 def _scaled_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
-    """The rings of scaled sides, each with all of K."""
+    """Yield the rings of scaled sides, without splits of K."""
     if any(problem.shared):
         yield from _summed_rings(problem, device)
         return
     if problem.parts:
-        # Where both cost the same, the matrix cores are busier in the first by the issue model: of
-        # gfx950 0.86 and 0.96 for bf16 x f4, 0.96 and 0.88 for nvfp4 x nvfp4.
+        # Of rings that cost the same the first is chosen. How busy the matrix cores of gfx950 are
+        # by the issue model, with sides decoded once and by each wave: 0.86 and 0.96 for bf16 x f4,
+        # 0.94 and 0.68 for nvfp4 x nvfp4.
         rings = [_decoded_rings, _float_rings]
         if problem.is_float and not any(problem.integers):
             rings.reverse()
         for each in rings:
             yield from each(problem, device)
-    # A ring has tiles of 32 rows: fewer than half of them are few, and streamed.
+    # Tiles of a ring have 32 rows: products with fewer than 16 rows are streamed.
     few = 2 * problem.rows < INSTRUCTION.rows
     if device.matrix.dma == PIECE and not problem.parts and not few:
         yield from _rings(problem, device)
 
 
 def _streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
+    """Yield the streams of scaled sides, and of floats by scaled weights: waves along K for few
+    rows, then 2 x 2 waves."""
     small = TileInstruction(16, device.matrix)
     steps, least = -(-problem.blocks // small.step), _least(problem, small)
     simds = device.unit.simds
     along = [(tiles, 1, most) for tiles, most in enumerate(_ALONG_K, start=1)]
     if problem.parts:
-        # With two waves on a SIMD some that decode have not enough registers.
+        # One wave on each SIMD: beside a second one, some that decode have too few registers.
         along.append((1, 1, simds))
     if problem.is_float and problem.parts == 1 and device.matrix.converts:
-        # Floats are most of the bytes of a stream: these read them for more columns at once.
+        # Most bytes that a stream loads are float activations: with more tiles of columns a wave
+        # loads them once for more columns.
         along += product((1, 2), (2, 4), (_ALONG_K[0], simds))
     elif problem.is_float and problem.parts > 1:
-        # What is split is split once for two tiles, and waves along K wait for it side by side.
+        # A wave splits floats into bf16 once for two tiles of columns, and the waits of several
+        # waves along K overlap.
         along += [(1, 2, most) for most in (_ALONG_K[0], simds)]
     for down, across, most in along:
         waves = (1, 1, _along(steps, min(most, steps)))
@@ -124,7 +135,8 @@ def _streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
 
 
 def _dense_streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
-    """Each wave of a workgroup has a chunk of K, or one has all of them."""
+    """Yield the streams of a dense product: 2 x 2 waves, each of which computes all chunks of K,
+    and a wave for each chunk."""
     small = TileInstruction(ROWS, device.matrix)
     along = Chunks.of(problem.blocks).count
     for m, n in product((4, 2, 1), repeat=2):
@@ -135,7 +147,8 @@ def _dense_streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
 
 
 def _dense_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
-    """As many stages as there is room for, up to those in which memory has time to answer."""
+    """Yield the rings of a dense product, with as many stages as LDS has room for, up to the number
+    that covers the memory latency."""
     small, latency = TileInstruction(ROWS, device.matrix), device.rates.memory_latency
     for tiles in _DENSE_TILES:
         if math.prod(tiles) > most_tiles(problem.bits[0]):
@@ -145,14 +158,14 @@ def _dense_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
         found = _ring(small, tiles, (1, device.unit.simds, 1), wanted, STAGE)
         stages = min(wanted, device.unit.lds_bytes // _slot_bytes(problem, found))
         if stages - 1 == together(found, Chunks.of(problem.blocks)):
-            # In a round of as many stages the slot of each is a constant.
+            # With as many stages as an iteration of the loop has, the LDS slot of each is constant.
             stages -= 1
         if tiles[1] % _least(problem, small) == 0 and stages > min(_STAGES):
             yield replace(found, stages=stages)
 
 
 def _least(problem: Problem, instruction: TileInstruction) -> int:
-    """Tiles of a wave along columns, at least: other numbers are multiples of it."""
+    """Least number of tiles of a wave along columns: other numbers must be multiples of it."""
     return problem.halves * (tiles_of(instruction) if problem.in_blocks else 1)
 
 
@@ -175,15 +188,15 @@ def _ring(
 
 
 def _stage_blocks(problem: Problem, schedule: GpuSchedule) -> int:
-    """Blocks along K of a stage of a ring."""
+    """Blocks of 32 along K in a stage of a ring."""
     return schedule.k_steps * INSTRUCTION.groups if any(problem.shared) else STAGE
 
 
 def _slot_bytes(problem: Problem, schedule: GpuSchedule) -> int:
-    """Bytes of LDS of a stage of a ring."""
+    """Bytes of LDS that a stage of a ring takes."""
     blocks = _stage_blocks(problem, schedule)
     sides = (schedule.rows, problem.bits[0]), (schedule.columns, problem.bits[1])
-    # What waves do not share goes straight to registers.
+    # Where waves lie side by side, the columns of each go straight to registers.
     staged = sides[:1] if problem.is_dense or any(problem.shared) else sides
     scales = 0
     if any(problem.shared):
@@ -193,12 +206,14 @@ def _slot_bytes(problem: Problem, schedule: GpuSchedule) -> int:
 
 
 def _along(steps: int, most: int) -> int:
-    """Waves that share the steps of K: of those that are not far fewer than `most` the ones that
-    have the least to do beyond the end."""
+    """Return the number of waves among which `steps` along K are divided: of the numbers from
+    `most` down to more than half of it the one with the fewest steps past the end of K."""
     return min(range(most, most // 2, -1), key=lambda waves: -(-steps // waves) * waves)
 
 
 def _rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
+    """Yield the rings of two sides that scaled instructions take as they are, with the most stages
+    that fit into LDS. All waves share one side, which goes through LDS."""
     waves = device.unit.simds
     for direct, staged in product(_DIRECT, _STAGED):
         if direct * staged * INSTRUCTION.totals > ACCUMULATORS:
@@ -220,17 +235,18 @@ def _rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
 
 
 def _summed_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
-    """Rings whose sums f32 scales multiply. Tiles of 32 rows are too many for fewer than half of
-    them."""
+    """Yield the rings whose partial sums are multiplied by f32 scales. None for fewer than 16 rows:
+    tiles have 32."""
     if 2 * problem.rows < INSTRUCTION.rows:
         return
     shared = [blocks for blocks in problem.shared if blocks]
     if problem.parts and math.gcd(K_STEPS, *shared) > 1:
-        # Three or four tiles of columns and one of rows spill.
+        # A wave with one tile of rows and three or four tiles of columns spills.
         for ring in _decoded_rings(problem, device):
             if max(ring.tiles) <= _SUMMED_DECODED:
                 yield ring
-    # Rows that are decoded, split or rounded are so once for all waves.
+    # Rows that are decoded, split or rounded to bf16 are decoded once for all waves, as above: the
+    # other ring multiplies rows as they are.
     floats = problem.is_float and problem.parts == 1 and problem.bits[0] <= NARROW
     k_steps = k_steps_under(*shared)
     if device.matrix.dma != PIECE or (problem.parts and not floats):
@@ -251,8 +267,10 @@ def _summed_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
 
 
 def _decoded_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
-    """A stage is one block along K; there are two in LDS. None where no instruction has as many
-    sums as waves have registers for. Of as many tiles those with the fewest rows in LDS are first.
+    """Yield the rings that decode once. A stage is one block along K, and LDS has two stages.
+
+    None for a device without a matrix instruction of 32 rows. The most tiles of a wave come first;
+    of equal numbers of tiles, those with the fewest rows of floats in LDS.
     """
     if all(form.m != INSTRUCTION.rows for form in device.matrix.forms):
         return
@@ -267,25 +285,28 @@ def _decoded_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
 
 
 def _of_decoded(problem: Problem, m: int, n: int) -> int:
-    """Registers of a wave of such a ring: sums, half a stage and the one after it, four blocks of a
-    row of each side, and what they are decoded with."""
+    """Estimated registers of a lane of a ring that decodes once: accumulators, fragments of the two
+    halves of a stage, four loaded blocks of a row of each side, and temporaries for decoding."""
     fragments = 2 * FRAGMENT // 2 * (m * problem.parts + n)
     return m * n * INSTRUCTION.totals + fragments + K_STEPS * sum(problem.bits) + _DECODERS
 
 
 def _float_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
-    """A stage is one k-step; there are as many as memory needs to answer, and one more, but no more
-    than an iteration of the loop has, so that the place of each is a constant. Where they take more
-    than half of LDS, also as many as leave room for another workgroup. None of few blocks, or where
-    no load goes straight to LDS.
+    """Yield the rings that multiply floats, and in which each wave decodes what is packed.
 
-    Waves are two by two, or, of few rows, side by side: with 64 rows each decodes half as many
-    columns, for two tiles of rows, and of 32 rows none is without work.
+    A stage is one k-step. There are two stages more than cover the memory latency, but no more than
+    an iteration of the loop has, so that the LDS slot of each is constant. Where the stages take
+    more than half of LDS, a second schedule has as many as leave room for another workgroup. None
+    for fewer than AT_ONCE blocks along K, or for a device that cannot load straight to LDS.
+
+    Waves are 2 x 2, or, for up to 64 rows, side by side along the columns: with 64 rows each wave
+    then decodes half as many columns, for two tiles of rows, and with 32 rows no wave has only
+    padding.
     """
     if device.matrix.dma != PIECE or problem.blocks < AT_ONCE:
         return
-    # Three parts of an f32 and wide weights leave no registers for 16 tiles, nor do two packed
-    # sides of 6 bits and more.
+    # Three bf16 parts of an f32 and weights of more than 4 bits leave no registers for 16 tiles,
+    # nor do two packed sides with more than 12 bits together.
     wide = problem.parts > 2 and problem.bits[1] > 4
     wide |= not problem.is_float and sum(problem.bits) > _PACKED
     every = list(product([(2, 2, 1)], (4, 3, 2, 1), (4, 3, 2, 1)))

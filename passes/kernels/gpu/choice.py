@@ -1,4 +1,4 @@
-"""Which schedule a product gets: the cheapest of those that its kernel can follow (cost.py)."""
+"""Choose the schedule of a product: the cheapest candidate by the cost model (cost.py)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from mxc.passes.kernels.gpu.stream_registers import fits, registers
 from mxc.targets.amd import GFX950
 from mxc.targets.gpu import Gpu
 
-#: Each way of operands to registers.
+#: All transports: the ways in which operands reach registers (GpuSchedule).
 TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
-#: Rows that schedules are chosen for where their number comes with each call. By the model these
-#: three cost up to twice as much as the best one for any number of rows; one schedule for all costs
-#: up to five times as much at one end.
+#: Numbers of rows for which schedules are chosen if the number comes with each call. By the cost
+#: model these three schedules cost up to twice as much as the best one for the actual number; one
+#: schedule for all numbers costs up to five times as much for the fewest or the most rows.
 _ROWS = (16, 256, 2048)
-#: Groups with few rows that schedules are chosen for: mostly, a call decodes a few tokens.
+#: Number of groups for which the schedule for the fewest pairs of each expert is chosen: mostly,
+#: such a call decodes a few tokens.
 _GROUPS = 8
-#: Rows of a tile: between its multiples nothing changes.
+#: Rows of a tile: the cost changes only at multiples of it.
 _TILE = 16
-#: How many times as fast a schedule has to be that leaves parts of sums in memory.
+#: How many times as fast a schedule with splits has to be, since it writes partial sums to memory.
 _GAIN = 1.05
 
 
@@ -33,16 +34,19 @@ def choose(
     device: Gpu = GFX950,
     transports: tuple[Transport, ...] = TRANSPORTS,
 ) -> GpuSchedule:
-    """The cheapest schedule; of equals a stream, the one whose loads are the fewest requests, that
-    with the least padding, the first.
+    """Return the cheapest schedule. Of schedules that cost the same, a stream comes before others,
+    then the one whose loads are the fewest requests, then the one with the least padding, then the
+    first candidate.
 
-    Raises ValueError where there is none.
+    Streams that are estimated to spill are left out; if nothing else is left, the one with the
+    fewest registers is returned. `transports`: those that may be used. Raises ValueError if there
+    is no candidate.
     """
 
     def rank(schedule: GpuSchedule) -> tuple[float, bool, float, float]:
         clocks = cost(problem, schedule, device) * (_GAIN if schedule.splits > 1 else 1)
         streams = schedule.transport == "stream"
-        # How long a request takes is not known (docs/gpu-quality.md).
+        # Not part of the cost: how long a request takes is not known (docs/gpu-quality.md).
         counts = problem.panels and (problem.is_float if streams else not problem.parts)
         asked = requests(problem, schedule, device) if counts and not problem.is_dense else 0
         return round(clocks), not streams, asked, padding(problem, schedule)
@@ -61,14 +65,15 @@ def choose_by_rows(
     device: Gpu = GFX950,
     transports: tuple[Transport, ...] = TRANSPORTS,
 ) -> Schedules:
-    """Schedules for any number of rows, whatever those of the problem.
+    """Return schedules for any number of rows; `problem.rows` is not used.
 
-    Those for a few numbers of rows; each goes up to the number for which the next one is cheaper,
-    but not less far than to its own. `chosen_experts`: the rows are those of groups that choose an
-    expert each, as `rows_of_groups` has them for the device.
+    A schedule is chosen for each of a few numbers of rows. It is used up to the number of rows from
+    which on the next one is cheaper, and at least for the number for which it was chosen.
+    `chosen_experts`: whether rows are those of groups that choose an expert each; then the numbers
+    are those of `Gpu.group_rows`.
     """
     typical = [replace(problem, rows=rows) for rows in _ROWS]
-    # Any number of rows has more tiles than there are counters.
+    # Without splits: some of these numbers of rows have more tiles than there are counters.
     typical[-1] = replace(typical[-1], splits=())
     if chosen_experts:
         typical = [
@@ -95,13 +100,14 @@ def choose_by_rows(
 
 
 def _groups(pairs: int, rows: int, experts: int) -> int:
-    """Groups of so many rows in calls that have at least so many pairs of each expert: half of the
-    last group of an expert is empty."""
+    """Return the number of groups of `rows` rows in a call with `pairs` pairs of each expert: half
+    of the last group of an expert is taken to be empty. _GROUPS if `pairs` is 0."""
     return experts * -(-(pairs + rows // 2) // rows) if pairs else _GROUPS
 
 
 def _is_cheaper(
     problem: Problem, rows: int, schedule: GpuSchedule, other: GpuSchedule, device: Gpu
 ) -> bool:
+    """Whether `schedule` is cheaper than `other` for this number of rows."""
     own = replace(problem, rows=rows)
     return cost(own, schedule, device) < cost(own, other, device)

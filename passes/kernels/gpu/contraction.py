@@ -1,4 +1,5 @@
-"""What a product computes, whatever brings the operands: shapes, buffers, experts, the epilogue."""
+"""Base of the kernels of a product: shapes, buffers, experts and epilogue. Subclasses bring the
+operands to registers and multiply them."""
 
 from __future__ import annotations
 
@@ -28,35 +29,35 @@ from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.rotary_writes import RotaryKernel
 from mxc.passes.kernels.vectors import below, i8, i32, when
 
-#: Index values of a call that a rotary embedding needs: the entry of keys, and pages.
+#: Number of index values of a call that a rotary embedding needs: the entry of keys in a page, and
+#: the number of pages.
 _OF_ROTARY = 2
 
 
 @dataclass(frozen=True)
 class GpuContraction(Sized, ABC):
-    """`groups` products of [rows, K] and [columns, K]; `experts`: 0 where there is one rhs for all.
+    """The kernel of `groups` products of [rows, K] and [columns, K].
 
-    `groups` and `rows` are None where they come with each call, as index scalars in this order,
-    until they are given.
+    `groups` and `rows` are None if they come with each call, as index scalars in this order, until
+    `given` sets them. `share`: number of consecutive rows of the result that have the same row of
+    lhs. `decoded`: the float type of both sides in registers; None if scaled instructions take the
+    elements. `after`: the epilogue. `out`: the conversion of the result to MX blocks, if any.
 
-    `chosen`: ids say which expert a group has; else there are as many as groups, each has its own.
-    `unused`: a group whose id is no expert has no result.
+    `experts`: number of different rhs; 0 if all groups share one. `chosen`: whether ids say which
+    expert a group has; else group i has expert i. `unused`: whether ids may be no expert; a group
+    with such an id is not computed.
 
-    `share`: so many consecutive rows of the result have the same row of lhs.
+    If the schedule has several `splits`, `lhs` and `rhs` describe one split: a row has only its
+    part of K, and each row of the product is `splits` consecutive rows (ring/split.py). There is
+    one group then.
 
-    `decoded`: both sides are floats of this type in registers; None where elements are multiplied
-    under their scales, as they are.
+    `rotary`: rotates and stores the result, if its columns are heads of queries, keys and values.
+    The entry of keys and the pages of the pool come with each call, before groups and rows.
 
-    Where the schedule has several `splits`, sides have the blocks of one, and rows of each split
-    after the other: see ring/split.py. There is one group then.
-
-    `rotary`: what becomes of the result, if its columns are heads of queries, keys and values; the
-    entry of keys and the pages of the pool come with each call, before groups and rows.
-
-    Buffers, in order: elements and scales of lhs, the ids of the groups' experts if any, elements
-    and scales of rhs, what the epilogue reads, what `rotary` reads, the counters of splits if there
-    are several, the results: what the epilogue keeps, if anything, and what it leaves; or elements
-    and scales of `out`; or what `rotary` makes; then the parts of splits. Floats have no scales.
+    Buffers, in order: elements and scales of lhs; ids, if any; elements and scales of rhs; operands
+    of the epilogue; operands of `rotary`; counters, if there are splits; results; partial sums, if
+    there are splits. Results are the one that the epilogue keeps, if any, and its final one; or
+    elements and scales of `out`; or the results of `rotary`. Floats have no scales.
     """
 
     lhs: ScaledBlocks | FloatBlocks
@@ -75,8 +76,9 @@ class GpuContraction(Sized, ABC):
     decoded: Register | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError where a wave has not as many tiles of both halves, or a part of a block,
-        or the halves are apart."""
+        """Raise ValueError if the tiles of a wave are not the same number of both halves, or end
+        within a block of the result; if one buffer does not reach both halves; or if there are
+        splits beside experts or several groups."""
         if self.schedule.tiles[1] % self.halves:
             raise ValueError(f"{self.schedule}: an odd number of tiles for two halves of a result")
         if self.schedule.tiles[1] % (self.halves * self.stored_together):
@@ -92,7 +94,7 @@ class GpuContraction(Sized, ABC):
         return super().scalars + (0 if self.rotary is None else _OF_ROTARY)
 
     def given(self, scalars: Sequence[ir.Value]) -> Self:
-        """A copy with these values."""
+        """Return a copy with these values for what comes with each call."""
         if self.rotary is None:
             return super().given(scalars)
         entry, pages, *own = scalars
@@ -106,18 +108,18 @@ class GpuContraction(Sized, ABC):
 
     @property
     def split_tiles(self) -> SplitTiles:
-        """The tiles whose sums several workgroups have parts of."""
+        """The tiles of the result, for partial sums of several workgroups each."""
         down = quotient_up(self.rows, self.schedule.rows)
         return SplitTiles(self.schedule, product(down, self.right))
 
     @property
     def halves(self) -> int:
-        """Parts of the columns of rhs, which a gated epilogue combines, or of which a rotary pair
-        has one element each."""
+        """2 if the columns of rhs are computed in two halves: those that a gated epilogue combines,
+        or the first and second elements of rotary pairs; else 1."""
         return 2 if self.after.gated or self.rotary is not None else 1
 
     def column_of(self, column: ir.Value, half: ir.Value | int) -> ir.Value:
-        """The column of rhs that a column of the result has in a half."""
+        """Build the column of rhs for a column of the result in a half, 0 or 1."""
         if self.rotary is None:
             return column + half * self.width if self.halves > 1 else column
         apart = self.rotary.rotation.distance
@@ -125,7 +127,7 @@ class GpuContraction(Sized, ABC):
 
     @property
     def tile_has_one_scale(self) -> bool:
-        """Whether the columns of a tile have the same row of scales of rhs."""
+        """Whether all columns of a tile share one row of scales of rhs."""
         size, apart = self.schedule.instruction.rows, 0
         if self.halves > 1:
             apart = self.width if self.rotary is None else self.rotary.rotation.distance
@@ -133,41 +135,46 @@ class GpuContraction(Sized, ABC):
 
     @property
     def stored_together(self) -> int:
-        """Tiles along columns that are stored together: those that hold a block, or one."""
+        """Tiles along columns that are stored together: as many as hold a block of 32 where results
+        become MX blocks, else one."""
         whole = self.in_blocks or self.out is not None
         return tiles_of(self.schedule.instruction) if whole else 1
 
     @property
     def in_blocks(self) -> bool:
-        """Whether keys and values become blocks with scales of their own."""
+        """Whether pages of keys and values are MX blocks with scales of their own."""
         return self.rotary is not None and self.rotary.in_blocks
 
     @property
     def decoded_one(self) -> float:
-        """What a product of two elements of 1 adds to the sums of a kernel."""
+        """What the product of two elements of value 1 adds to the accumulators: 1, or less where
+        4-bit integers have f32 scales. The accumulators are divided by it at the end."""
         sides = (self.lhs, self.rhs)
         return prod(side.decoded_one for side in sides if isinstance(side, ScaledBlocks))
 
     @property
     def sums(self) -> int:
-        """Sums of a k-step that are multiplied by f32 scales; 0 where there are none."""
+        """Partial sums of a tile in a k-step, each multiplied by f32 scales; 0 without such
+        scales."""
         sides = [side for side in (self.lhs, self.rhs) if isinstance(side, ScaledBlocks)]
         shared = [side.shared for side in sides if side.multiplies_sums]
         return sums_of(self.schedule.instruction.groups, *shared) if shared else 0
 
     @property
     def width(self) -> int:
-        """Columns of the result, of each half."""
+        """Columns of the result: those of one half."""
         return self.columns // self.halves
 
     @property
     def cut(self) -> bool:
-        """Whether a workgroup sees its own columns of rhs alone: a buffer does not reach all."""
+        """Whether rhs is too large for one bounded buffer: then the buffer of a workgroup has only
+        the columns of that workgroup."""
         return self.splits * self.columns * max(self.rhs.row_sizes) >= BEYOND
 
     @property
     def rhs_rows(self) -> tuple[int, ...]:
-        """Rows of the elements and of the scales, if any, of an expert's rhs, of all splits."""
+        """Rows in memory of the elements and of the scales, if any, of one expert's rhs, with those
+        of all splits."""
         elements = padded(self.columns) if self.rhs.panels else self.columns
         scales = -(-self.columns // self.rhs.rows_of_scale)
         both = (elements * self.splits, scales * self.splits)
@@ -175,7 +182,7 @@ class GpuContraction(Sized, ABC):
 
     @property
     def height(self) -> Size:
-        """Rows of the result of all groups."""
+        """Rows of the result, with those of all groups."""
         return product(self.groups, self.rows)
 
     @property
@@ -185,13 +192,13 @@ class GpuContraction(Sized, ABC):
 
     @property
     def workgroups(self) -> list[Size]:
-        """Along columns, rows, and groups or splits."""
+        """Workgroups along columns, along rows, and along groups or splits."""
         last = self.groups if self.splits == 1 else self.splits
         return [self.right, quotient_up(self.rows, self.schedule.rows), last]
 
     @property
     def results(self) -> list[Buffer]:
-        """What is written, which are the last buffers."""
+        """The buffers of the results."""
         rows = self.height
         if self.out is not None:
             return BlockOutput.buffers(self.out, rows, self.width)
@@ -203,7 +210,7 @@ class GpuContraction(Sized, ABC):
 
     @property
     def operands(self) -> list[Buffer]:
-        """What is read alone."""
+        """The buffers that are only read."""
         rows = self.height
         found = self.lhs.buffers(product(quotient(rows, self.share), self.splits))
         if self.experts and self.chosen:
@@ -217,7 +224,7 @@ class GpuContraction(Sized, ABC):
 
     @property
     def buffers(self) -> list[Buffer]:
-        """What is read and written."""
+        """All buffers, in the order of the class description."""
         if self.splits == 1:
             return [*self.operands, *self.results]
         return split_buffers(self.operands, self.results, self.split_tiles.elements)
@@ -234,7 +241,7 @@ class GpuContraction(Sized, ABC):
 
     @abstractmethod
     def compute(self, *buffers: ir.Value) -> None:
-        """Build what a workgroup does for a group."""
+        """Build what a workgroup does for its group."""
 
     @property
     def attributes(self) -> Mapping[str, str]:

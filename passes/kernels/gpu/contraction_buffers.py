@@ -1,4 +1,4 @@
-"""What a workgroup has of the operands and results of a product, and how it stores sums."""
+"""The buffers of a product for the workgroup that runs, and how it finishes and stores sums."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ from mxc.passes.kernels.vectors import below, f32, index, of, part_of, splat, wh
 
 @dataclass(frozen=True)
 class Quad:
-    """Four columns from `column` on: number `number` of those that a lane has of `tile`, of both
-    halves if there are two. Sums of a tile are one vector, or already in fours."""
+    """Four consecutive columns of the result in a lane, from `column` on.
+
+    `tile`: the lane's sums of a tile, or of the tiles of both halves if there are two; the sums of
+    a tile are one vector, or a list of vectors of four. `number`: which quad of the tile it is.
+    """
 
     column: ir.Value
     tile: Sequence[TileSums]
@@ -33,13 +36,13 @@ class Quad:
 
 
 class ContractionBuffers:
-    """The buffers of a product by what they are, for the group of the workgroup that runs.
+    """The buffers of a product by their purpose, for the group of the workgroup that runs.
 
-    `results`: as the product has them.
+    `results`: the buffers of `GpuContraction.results`.
     """
 
     def __init__(self, contraction: GpuContraction, buffers: Sequence[ir.Value]) -> None:
-        """At the insertion point."""
+        """Tell the buffers apart, and load the expert of the group, at the insertion point."""
         self.contraction = contraction
         splits = contraction.splits > 1
         self.group, self._split = (index(0), workgroup(2)) if splits else (workgroup(2), index(0))
@@ -61,10 +64,11 @@ class ContractionBuffers:
         self.finish = Finish(contraction.after, memrefs, QUAD, KEEPS_NAN, self.group)
 
     def lhs(self, first: ir.Value) -> list[ir.Value]:
-        """Elements, and scales if any, for a workgroup that begins at the row `first`: bounded.
+        """Return bounded buffers of the elements, and scales if any, of lhs, for a workgroup whose
+        first row is `first`.
 
-        They begin at its row, so that offsets are small however many rows there are. Rows after
-        the last one are zero.
+        They begin at that row, so that offsets are small however many rows there are. Rows after
+        the last one are read as zero.
         """
         contraction, start = self.contraction, self._source(first)
         total = product(quotient(contraction.height, contraction.share), contraction.splits)
@@ -73,16 +77,17 @@ class ContractionBuffers:
         return self._rows(self._lhs, sizes, start, contraction.schedule.rows, totals)
 
     def rhs(self, first: ir.Value) -> list[ir.Value]:
-        """Elements, and scales if any, of the group's expert alone: bounded.
+        """Return bounded buffers of the elements, and scales if any, of the rhs of the group.
 
-        Where they are cut they begin at the column `first` of the workgroup: see `rhs_row`.
+        If `GpuContraction.cut`, they begin at `first`, the first column of the workgroup: see
+        `rhs_row`.
         """
         contraction, shared = self.contraction, self.contraction.rhs.rows_of_scale > 1
         if not contraction.cut:
             return [bounded(buffer) for buffer in self._rhs]
         most, sizes = contraction.schedule.columns, contraction.rhs.row_sizes
         cut = self._rows(self._rhs, sizes, first, most, contraction.rhs_rows)
-        # A buffer reaches all scales that rows share.
+        # One buffer reaches all scales if several rows share each.
         return [cut[0], *map(bounded, self._rhs[1:])] if shared else cut
 
     def _rows(
@@ -93,7 +98,8 @@ class ContractionBuffers:
         most: int,
         totals: Sequence[Size],
     ) -> list[ir.Value]:
-        """Rows of buffers from `start` on, of all splits: see `rows_of`."""
+        """Return the part of each buffer from row `start` on, with the rows of all splits. `most`:
+        rows at most; `totals`: rows of each buffer. See `rows_of`."""
         splits = self.contraction.splits
         return [
             rows_of(buffer, size, start * splits, most * splits, total)
@@ -101,7 +107,7 @@ class ContractionBuffers:
         ]
 
     def _of_split(self, row: ir.Value) -> ir.Value:
-        """The row that holds the workgroup's part of a row."""
+        """The row in memory that has the part of `row` of the workgroup's split."""
         splits = self.contraction.splits
         return row * splits + self._split if splits > 1 else row
 
@@ -112,7 +118,10 @@ class ContractionBuffers:
         totals: Sequence[ir.Value],
         finish: Callable[[Sequence[TileSums]], None],
     ) -> None:
-        """`finish` the sums of a wave: those of all splits, in the wave that is last."""
+        """Build `finish` of the sums of a wave, or, if there are splits, of the sums over all
+        splits, in the wave that stores its partial sums last. `tile`: number of the workgroup's
+        tile; `totals`: the sums of the wave.
+        """
         parts, counters = self._parts_of_splits, self._counters
         if parts is None or counters is None:
             finish(totals)
@@ -121,30 +130,31 @@ class ContractionBuffers:
         WavePart(own, lane, tile, self._split, parts, counters).join(totals, finish)
 
     def rhs_row(self, first: ir.Value, column: ir.Value) -> ir.Value:
-        """The row in these of a column, for a workgroup that begins at the column `first`."""
+        """The row of `column` in the buffers of `rhs(first)`."""
         return self._of_split(column - first if self.contraction.cut else column)
 
     def scale_row(self, first: ir.Value, column: ir.Value) -> ir.Value:
-        """The same of the scales of a column."""
+        """The row of the scales of `column` in the buffers of `rhs(first)`."""
         shared = self.contraction.rhs.rows_of_scale
         return self.rhs_row(first, column) if shared == 1 else self._of_split(column // shared)
 
     def lhs_row(self, first: ir.Value, local: ir.Value) -> ir.Value:
-        """The row in these of the workgroup's row `local`."""
+        """The row in the buffers of `lhs(first)` for row `local` of the workgroup."""
         if self.contraction.share > 1:
             local = self._source(first + local) - self._source(first)
         return self._of_split(local)
 
     def result_row(self, row: ir.Value) -> ir.Value:
-        """A row of the group in the result of all groups."""
+        """The row in the result of all groups of a row of the group."""
         return self.group * value_of(self.contraction.rows) + row
 
     def has_row(self, row: ir.Value) -> ir.Value:
-        """Whether the group has a row."""
+        """Whether `row` is a row of the group, not past its end."""
         return below(row, value_of(self.contraction.rows))
 
     def blocks(self, first: ir.Value) -> list[ir.Value]:
-        """The results of a workgroup that begins at the row `first`, if blocks: see `lhs`."""
+        """Return bounded buffers of the elements and scales of a result of MX blocks, for a
+        workgroup whose first row is `first`: see `lhs`."""
         contraction, start = self.contraction, self.result_row(first)
         assert contraction.out is not None
         sizes = BlockOutput.row_sizes(contraction.out, contraction.width)
@@ -155,17 +165,18 @@ class ContractionBuffers:
         ]
 
     def _source(self, row: ir.Value) -> ir.Value:
-        """The row of lhs of a row of the group."""
+        """The row of lhs, over all groups, for a row of the group."""
         return self.result_row(row) // self.contraction.share
 
     def _expert(self, ids: ir.Value) -> ir.Value:
-        """An id outside of the experts would read outside of them."""
+        """The expert of the group, clamped: an id that is no expert would read past the end."""
         chosen = memref.LoadOp(ids, [self.group]).result
         chosen = arith.index_cast(ir.IndexType.get(), chosen)
         return arith.minui(chosen, index(self.contraction.experts - 1))
 
     def _part(self, buffer: ir.Value, expert: ir.Value) -> ir.Value:
-        """What a buffer has of an expert. All of them may be more than offsets of 32 bits reach."""
+        """Return the part of a buffer that an expert has: offsets of 32 bits may not reach the
+        parts of all experts."""
         kind = ir.MemRefType(buffer.type)
         size = kind.shape[0] // self.contraction.experts
         dynamic = ir.ShapedType.get_dynamic_size()
@@ -174,14 +185,15 @@ class ContractionBuffers:
         return memref.SubViewOp(part, buffer, [start], [], [], [dynamic], [size], [1]).result
 
     def finished(self, row: ir.Value, quad: Quad) -> ir.Value:
-        """A quad of a tile, of both halves if gated, with its epilogue: f32 [4].
+        """Return the results of the epilogue for a quad: f32 [4].
 
         `row`: in the result of all groups.
         """
         return self.finish.apply(*self._parts(row, quad, self._mask(quad.column)))
 
     def store(self, row: ir.Value, quad: Quad) -> None:
-        """Finish a quad and store it, as far as there are columns."""
+        """Compute the epilogue of a quad and store its columns, except those past the end. `row`:
+        in the result of all groups."""
         mask, after = self._mask(quad.column), self.contraction.after
         if self.contraction.rotary is not None:
             heads = self._heads(row, quad.column, [quad.column])
@@ -197,21 +209,23 @@ class ContractionBuffers:
     def store_blocks(
         self, row: ir.Value, column: ir.Value, quads: Sequence[Quad], lane: Lane
     ) -> None:
-        """Finish and store a block of heads: `quads` of this lane, for pages of blocks.
+        """Compute the epilogue of a block of columns, rotate it, and store it where pages are MX
+        blocks. `quads`: those of the block that this lane has.
 
-        `row`: of the group, which may not have it; `column`: the first of the block, one for the
-        wave. All lanes of the wave run.
+        `row`: in the group, possibly past its end. `column`: the first of the block, the same in
+        all lanes of the wave. All lanes have to run.
         """
         instruction = self.contraction.schedule.instruction
         with when(below(column, self.contraction.width)):
             inside = self.has_row(row)
-            # A lane without a row computes the first one, and stores nothing.
+            # A lane whose row is past the end computes the first row instead, and stores nothing.
             whole = arith.select(inside, self.result_row(row), index(0))
             heads = self._heads(whole, column, [quad.column for quad in quads])
             found = [self.finish.each(*self._parts(whole, each, None)) for each in quads]
             heads.store_blocks(found, instruction, lane.group, inside)
 
     def _heads(self, row: ir.Value, column: ir.Value, columns: Sequence[ir.Value]) -> HeadQuads:
+        """Quads of a row, from each of `columns` on, all in the head of `column`."""
         rotary = self.contraction.rotary
         assert rotary is not None
         buffers = [*self._beside, *self.results]
@@ -219,7 +233,7 @@ class ContractionBuffers:
 
     @staticmethod
     def _put(memory: ir.Value, found: ir.Value, place: ResultColumns) -> None:
-        """Store a quad, rounded to what the memory has."""
+        """Store a quad, rounded to the element type of the memory."""
         stored = ir.MemRefType(memory.type).element_type
         if stored != found.type.element_type:
             found = arith.truncf(of(stored, QUAD), found)
@@ -231,7 +245,8 @@ class ContractionBuffers:
     def _parts(
         self, row: ir.Value, quad: Quad, mask: ir.Value | None
     ) -> tuple[list[ir.Value], list[ResultColumns]]:
-        """The sums of a quad, of both halves if there are two, and their places."""
+        """Return the sums of a quad, or of both halves if there are two, and the rhs columns of
+        each."""
         number = quad.number
         parts = [
             sums[number] if isinstance(sums, list) else part_of(sums, QUAD * number, QUAD)
@@ -247,7 +262,8 @@ class ContractionBuffers:
         return parts, places
 
     def _mask(self, column: ir.Value) -> ir.Value | None:
-        """Which of the columns from `column` on there are; None where all of a quad are."""
+        """Build the mask of the columns of a quad that the result has; None if it always has
+        all."""
         width = self.contraction.width
         if width % QUAD == 0:
             return None

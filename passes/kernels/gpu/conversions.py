@@ -1,13 +1,13 @@
-"""A block of floats in lanes becomes MX elements and their scale: what kernels that quantize share.
+"""Converts blocks of floats in lanes to MX elements and scales, in all kernels that quantize.
 
     amax   = largest magnitude, as the integer of its bits     v_and, v_max3, then across lanes
-    byte   = the recipe's integers of amax                     some adds, shifts and clamps
+    byte   = integer operations of the recipe on amax          some adds, shifts and clamps
     codes  = floats / 2^(byte - 127), to nearest even          v_cvt_scalef32_pk, 2xpk16
 
-In every bit what dialects/quantize.py computes in integers: the conversions round once, from the
-exact quotient, and saturate as OCP MX 1.0 section 6.3 wants (fp8 and bf8 in the mode that
-`saturate` sets). They differ in one thing: elements of a block with a NaN are NaN, or the largest
-number, where ours are zero; so these are put in afterwards.
+The bits are those that dialects/quantize.py computes with integers. The conversions round once,
+from the exact quotient, and saturate as OCP MX 1.0 section 6.3 requires (fp8 and bf8 in the mode
+that `saturate` sets). They differ in one case: the elements of a block with a NaN become NaN or the
+largest number, where dialects/quantize.py has zeros. So those elements are set to zero afterwards.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ from mxc.formats.formats import BlockFormat
 from mxc.formats.recipes import MANTISSA, NAN_BYTE, ScaleRecipe
 from mxc.passes.kernels.vectors import bitcast, f32, i32, lanes_of, splat
 
-#: The bits of 2^-127, the scale that the byte 0 is: a subnormal.
+#: The bits of 2^-127, an f32 that is subnormal: the scale whose byte is 0.
 _LEAST_SCALE = 1 << (MANTISSA - 1)
 
 
 @dataclass(frozen=True)
 class BlockConversion:
-    """To `format`, its scales by `recipe`. `converts`: by v_cvt_scalef32_*, else by integers."""
+    """Conversion of blocks of f32 to `format`, with scales by `recipe`.
+
+    `converts`: whether v_cvt_scalef32_* convert, else integer operations.
+    """
 
     format: BlockFormat
     recipe: ScaleRecipe
@@ -41,29 +44,38 @@ class BlockConversion:
 
     @staticmethod
     def of(found: Quantization, converts: bool) -> BlockConversion:
-        """That of a quantization. `converts`: the machine has conversions, which make floats."""
+        """Return the conversion of a quantization.
+
+        `converts`: whether the GPU has v_cvt_scalef32_*, which convert to floats but not integers.
+        """
         converts = converts and found.format.element.exponent > 0
         return BlockConversion(found.format, found.recipe, converts)
 
     @property
     def name(self) -> str:
-        """For symbols."""
+        """The conversion as a part of symbols."""
         return f"{self.format.name}_{self.recipe}"
 
     def prepare(self) -> None:
-        """To be built before the first block, where all lanes run."""
+        """Set the mode of the wave that conversions to 8 bits need.
+
+        Call it before the first block, where all lanes are active.
+        """
         if self.converts and self.format.element.bits == 8:
             saturate()
 
     def scale(self, values: ir.Value, across: Callable[[ir.Value], ir.Value]) -> ir.Value:
-        """The scale byte, i32, of a block of which this lane has `values`, f32.
+        """Return the scale byte, i32, of a block of which this lane has `values`, f32.
 
-        `across`: from the largest of a lane to the largest of all lanes that share the block.
+        `across`: reduces the largest magnitude of a lane to that of all lanes that share the block.
         """
         return scale_byte(across(largest_in(values)), self.format.element, self.recipe)
 
     def elements(self, values: ir.Value, byte: ir.Value | None) -> ir.Value:
-        """values f32 [n] under the scale `byte`, or under none, packed: i32 [n * bits / 32]."""
+        """Convert values, f32 [n], under the scale `byte`, i32, or without a scale.
+
+        Returns packed elements, i32 [n * bits / 32].
+        """
         element = self.format.element
         if not self.converts:
             count = lanes_of(values)
@@ -71,7 +83,7 @@ class BlockConversion:
             bytes_of = None if byte is None else vector.broadcast(kind, byte)
             codes = element_code(bitcast(values, i32(), count), bytes_of, element)
             if not element.exponent:
-                # A negative integer has ones above its bits.
+                # The code of a negative integer has ones above its lowest `bits` bits.
                 codes = codes & (1 << element.bits) - 1
             return _packed(codes, element.bits)
         if byte is None:
@@ -83,7 +95,7 @@ class BlockConversion:
 
 
 def _packed(codes: ir.Value, width: int) -> ir.Value:
-    """Codes of so many bits, i32 [n], one after the other: i32 [n * width / 32]."""
+    """Pack codes of `width` bits, i32 [n], one after the other: i32 [n * width / 32]."""
     count = lanes_of(codes)
     words: list[ir.Value | None] = [None] * (count * width // 32)
 
@@ -101,12 +113,15 @@ def _packed(codes: ir.Value, width: int) -> ir.Value:
 
 
 def power_of(byte: ir.Value) -> ir.Value:
-    """The f32 2^(byte - 127) of a scale byte, i32: for conversions, to which 255 is NaN."""
+    """Return the f32 2^(byte - 127) of a scale byte, i32, as the scale of a conversion.
+
+    For 255 it is Inf, which conversions take for NaN.
+    """
     return as_float(arith.maxsi(byte << MANTISSA, number(_LEAST_SCALE)))
 
 
 def largest_in(values: ir.Value) -> ir.Value:
-    """The largest magnitude, the bits of it, of the f32 that a lane has."""
+    """Return the bits, i32, of the largest magnitude among the f32 that a lane has."""
     count = lanes_of(values)
     bits = bitcast(values, i32(), count)
     sizes = bits & MAGNITUDE
@@ -117,7 +132,10 @@ def largest_in(values: ir.Value) -> ir.Value:
 
 
 def largest_of(*exchanges: Callable[[ir.Value], ir.Value]) -> Callable[[ir.Value], ir.Value]:
-    """The largest of lanes that such exchanges reach one after the other."""
+    """Return a function that reduces an i32 to its maximum over several lanes.
+
+    `exchanges`: each returns the i32 of another lane; they are applied one after the other.
+    """
 
     def across(value: ir.Value) -> ir.Value:
         for exchange in exchanges:

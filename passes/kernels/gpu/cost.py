@@ -1,14 +1,15 @@
-"""What a schedule costs: clocks of the device for a product, estimated from shapes alone.
+"""The cost model of schedules: clocks of the device for a product, estimated from shapes alone.
 
-    time    = max(k-steps of all rounds, bytes from memory / bandwidth reached) + start + result
-    rounds  = ceil(workgroups / workgroups that run at once)
-    a k-step  = the busiest of: matrix cores, LDS, the path to memory (gpu/k_step_clocks.py)
-    reached = min(bandwidth, bytes asked for and not there yet / latency)
+    time    = max(rounds * (k-steps + store of the result), bytes of memory / reached) + start
+    rounds  = ceil(workgroups / compute units)
+    k-step  = the busiest of: matrix cores, vector units, LDS, path to memory (k_step_clocks.py)
+    reached = min(bandwidth of memory, bytes in flight / latency of memory)
 
-A k-step is one instruction along K. What runs at once, and is asked for, follows from registers and
-LDS. Each byte of the operands comes from memory once: what several workgroups read is in a cache
-then, which the path to memory sees and memory does not. The figures are those of the records in
-targets/amd/; like the issue model (compiler/report) this ranks schedules, it predicts no time.
+A k-step is one scaled matrix instruction along K. How many workgroups run at once, and how many
+bytes they have in flight, follows from registers and LDS. Each byte of the operands comes from
+memory once. What several workgroups read is in a cache after the first read: this counts for the
+path from L1 to registers, but not for memory. The figures are those of the records in targets/amd/.
+Like the issue model (compiler/report), this model ranks schedules; it does not predict times.
 """
 
 from __future__ import annotations
@@ -21,30 +22,31 @@ from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.gpu.stream_registers import leaves_room
 from mxc.targets.gpu import Gpu
 
-#: Waves of a streaming kernel that a SIMD holds: what its registers allow, mostly.
+#: Waves of a streaming kernel that a SIMD has registers for, in most cases.
 _STREAM_WAVES = 2
-#: Tiles of a wave of a ring that decodes at most, if its SIMD is to have registers for another one;
-#: the same where f32 scales multiply sums, or floats are split.
+#: Rings that decode: most tiles of a wave that leaves registers on its SIMD for another wave; the
+#: same where f32 scales multiply partial sums, or floats are split.
 _TWICE, _FEW_TWICE = 6, 4
-#: Latencies of memory between the last product of a split and the sum of all.
+#: Memory latencies between the last product of a split and the sum of all splits.
 _MERGED = 3
-#: Bytes of a load of a lane, and of a result.
+#: Bytes of a load of a lane, and of an element of the result or of a partial sum (f32).
 _LOAD, _RESULT = 16, 4
 
 
 def workgroups(problem: Problem, schedule: GpuSchedule) -> int:
-    """In all."""
+    """Number of workgroups of a product, with those of all splits."""
     return result_tiles(problem, schedule) * schedule.splits
 
 
 def result_tiles(problem: Problem, schedule: GpuSchedule) -> int:
-    """Tiles of the result, of all groups: one workgroup each, or one for each split."""
+    """Number of workgroup tiles of the results of all groups. A tile has one workgroup, or one for
+    each split."""
     down = -(-problem.rows // schedule.rows)
     return down * -(-problem.columns // schedule.columns) * problem.groups
 
 
 def padding(problem: Problem, schedule: GpuSchedule) -> float:
-    """The part of the products that is computed for nothing: beyond rows, columns and K."""
+    """Share of the multiplications that is wasted: past the end of rows, columns or K."""
     computed = result_tiles(problem, schedule) * schedule.rows * schedule.columns
     groups, waves = schedule.instruction.groups, schedule.waves[2]
     blocks = groups * (schedule.k_steps or K_STEPS) * waves
@@ -53,12 +55,12 @@ def padding(problem: Problem, schedule: GpuSchedule) -> float:
 
 
 def cost(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
-    """Clocks of the device, estimated."""
+    """Estimated clocks of the device for a product."""
     rates = device.rates
     count = workgroups(problem, schedule)
     per_unit = _at_once(problem, schedule, device)
     at_once = min(count, device.units * per_unit)
-    # What shares a unit shares its pipes.
+    # Not divided by the workgroups that a unit holds: these share its pipes.
     rounds = -(-count // device.units)
     blocks = problem.blocks // schedule.splits
     k_steps = -(-blocks // (schedule.instruction.groups * schedule.waves[2]))
@@ -78,8 +80,8 @@ def cost(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
 
 
 def requests(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
-    """Requests of the loads of a unit. A load of a wave is one for four lanes that read bytes
-    which lie together, and one for each row where they have rows (docs/gpu-quality.md)."""
+    """Number of memory requests of all loads of a compute unit (docs/gpu-quality.md). Four lanes
+    that read contiguous bytes are one request, and lanes that read different rows one each."""
     instruction, lanes = schedule.instruction, schedule.instruction.unit.lanes
     waves, (m, n), (down, right, along) = schedule.threads // lanes, schedule.tiles, schedule.waves
     rows = instruction.lane_groups * min(problem.rows, instruction.rows)
@@ -92,7 +94,7 @@ def requests(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
         each[side] += 0 if problem.is_dense or (side == 0 and problem.is_float) else scales[side]
     counts = [waves * m * each[0], waves * n * each[1]]
     if schedule.transport == "ring":
-        # What waves share goes through LDS, whose lanes read rows of a stage as they follow.
+        # A side that waves share is loaded to LDS: there adjacent lanes load contiguous bytes.
         whole = [down * m * _loads(problem, 0), right * n * _loads(problem, 1)]
         shared = [right > 1 or problem.parts > 0, down > 1 or problem.parts > 0]
         counts = [
@@ -105,12 +107,12 @@ def requests(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
 
 
 def _loads(problem: Problem, side: int) -> float:
-    """Loads of 16 bytes that a lane needs for a block."""
+    """Loads of 16 bytes that a lane needs for a block of 32 elements of a side."""
     return BLOCK * problem.bits[side] / 8 / _LOAD
 
 
 def _bytes_of_parts(problem: Problem, schedule: GpuSchedule) -> int:
-    """Bytes of the sums that workgroups of a tile leave, and that the last of them reads."""
+    """Bytes of partial sums that the workgroups of all tiles store, and that the last ones load."""
     if schedule.splits == 1:
         return 0
     tile = schedule.rows * schedule.columns * _RESULT
@@ -118,20 +120,20 @@ def _bytes_of_parts(problem: Problem, schedule: GpuSchedule) -> int:
 
 
 def _fits_twice(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
-    """Whether a unit has LDS and registers for two workgroups of a ring that decodes."""
+    """Whether a compute unit has LDS and registers for two workgroups of a ring that decodes."""
     m, n = schedule.tiles
     side = schedule.rows * problem.bits[0] + schedule.columns * problem.bits[1]
     stage = side * BLOCK * schedule.instruction.groups // 8 * schedule.k_steps
     if schedule.transport == "decoded":
         stage = (schedule.rows * problem.parts + schedule.columns) * BLOCK_BYTES
-    # Floats that are split wait in registers, beside both sums.
+    # Under f32 scales, floats that are split wait in registers beside both sets of sums.
     held = m * n * (2 if any(problem.shared) and problem.parts > 1 else 1)
     most = _FEW_TWICE if any(problem.shared) or problem.parts > 1 else _TWICE
     return 2 * stage * schedule.stages <= device.unit.lds_bytes and held <= most
 
 
 def _at_once(problem: Problem, schedule: GpuSchedule, device: Gpu) -> int:
-    """Workgroups that a unit holds."""
+    """Workgroups that a compute unit holds at a time."""
     if schedule.transport == "stream":
         waves = _STREAM_WAVES if leaves_room(problem, schedule, device) else 1
         return max(1, waves * device.unit.simds * device.unit.wave // schedule.threads)
@@ -139,10 +141,11 @@ def _at_once(problem: Problem, schedule: GpuSchedule, device: Gpu) -> int:
 
 
 def _asked(problem: Problem, schedule: GpuSchedule) -> int:
-    """Bytes that a workgroup has asked of memory at any time.
+    """Bytes of loads from memory that a workgroup has in flight at any time.
 
-    Of a stream a step of four k-steps; of a ring all stages but the one that is multiplied. Of the
-    side with fewer rows most is in a cache.
+    A stream has a step of four k-steps in flight for each wave along K, a ring all stages but the
+    one that is multiplied, and a ring that decodes once four blocks. Only the side with more rows
+    counts: most of the other one is in a cache.
     """
     m, n = schedule.tiles
     down, right, k = schedule.waves
@@ -156,7 +159,7 @@ def _asked(problem: Problem, schedule: GpuSchedule) -> int:
 
 
 def _bytes(problem: Problem) -> int:
-    """That must come from memory and go there."""
+    """Bytes of the operands and of the result, each of which is loaded or stored once."""
     lhs = problem.groups * problem.rows * problem.blocks * problem.row_bytes(0)
     rhs = problem.workgroups_of * problem.columns * problem.blocks * problem.row_bytes(1)
     width = problem.width or problem.columns // problem.halves

@@ -1,10 +1,10 @@
-"""The counters of products whose workgroups share K: zeros that each product leaves as it found.
+"""The counters of products whose workgroups share K: zeros, which each product leaves as zeros.
 
     %zeros = flow.tensor.splat %zero : tensor<Nxi32>
     %y, %parts, %after = flow.dispatch @product(.., %zeros)     %after in place of %zeros
     flow.dispatch @next(.., %after)
 
-So there is one fill in a block of operations, and two products never count at the same time.
+So a block of operations has one fill, and two of its products never count at the same time.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ class Counters:
     """The counters of each block of operations."""
 
     def __init__(self) -> None:
-        """Start without counters."""
+        """Start without any."""
         self._zeros: dict[ir.Block, ir.Value] = {}
 
     def of(self, block: ir.Block) -> ir.Value:
-        """Zeros for a product of a block: i32 [N]. `hand_on` must follow the last product."""
+        """Return the counters for a product of a block: zeros, i32 [N].
+
+        Call `hand_on` after the last product.
+        """
         if block not in self._zeros:
             with ir.InsertionPoint.at_block_begin(block), ir.Location.unknown():
                 kind = ir.RankedTensorType.get([COUNTERS], i32())
@@ -35,7 +38,7 @@ class Counters:
         return self._zeros[block]
 
     def hand_on(self) -> None:
-        """Give each product what the one before it left."""
+        """Let each product take the counters that the product before it in the block returns."""
         for block, zeros in self._zeros.items():
             last = zeros
             for op in block.operations:

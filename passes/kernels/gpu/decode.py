@@ -1,14 +1,15 @@
-"""Elements with their scales as bf16 or f16 in registers: v_cvt_scalef32_*.
+"""Decodes elements with their scales to bf16 or f16 in registers, by v_cvt_scalef32_*.
 
-The scale of the instructions is the exponent of an f32, which is what E8M0 says. They round once,
-from the exact value:
+The scale of these instructions is the exponent of an f32, which is what an E8M0 scale says. They
+round once, from the exact value:
 
-    bf16    holds all values, but those of 8-bit elements below 2^-133: multiples of that
-    f16     holds those from 2^-24 to 65504: what was asked for where values are rounded to f16
+    bf16    exact, except values of 8-bit elements below 2^-133, which become multiples of 2^-133
+    f16     holds values from 2^-24 to 65504; used where the program rounds values to f16
 
-An E4M3 scale (nvfp4) has 4 bits of significand, an element of 4 bits 2: 6 in all, from 2^-10 to
-2688, which both hold. Elements are multiplied by such scales as f32, although f16 would be one
-product for two of them: no matrix core works beside an instruction for two f16 (issue_steps.py).
+An E4M3 scale (nvfp4) has 4 significant bits and a 4-bit element has 2. Their product has 6, and is
+between 2^-10 and 2688: bf16 and f16 both hold it. Elements are multiplied by such scales in f32. In
+f16 one instruction would multiply two of them, but no matrix core works beside an instruction for
+two f16 (compiler/report/issue_steps.py).
 """
 
 from __future__ import annotations
@@ -39,15 +40,17 @@ from mxc.passes.kernels.vectors import (
     table,
 )
 
-#: The type of decoded elements.
+#: The type of decoded elements in registers.
 Register = Literal["bf16", "f16"]
 
 
 def decode(
     block: ir.Value, scales: ir.Value, format: BlockFormat, register: Register
 ) -> list[ir.Value]:
-    """A block of 32, or a part of it, i8, under its one or two scales, i8 [n], as fragments along
-    K."""
+    """Decode a block of 32, or a part of it, i8, under its one or two scales, i8 [n].
+
+    Returns fragments of 8 along K.
+    """
     if format.scale != E8M0:
         return _by_floats(block, scales, format, register)
     element = format.element
@@ -55,7 +58,7 @@ def decode(
 
         def whole(scale: ir.Value) -> list[ir.Value]:
             words = elements(bitcast(block, i32(), lanes_of(block) // 4))
-            # The instruction is for a whole block.
+            # The instruction decodes a whole block, so a part is padded.
             padded = words + [i32_of(0)] * (BLOCK * 6 // 32 - len(words))
             given = vector.from_elements(of(i32(), len(padded)), padded)
             count = lanes_of(block) * 8 // 6 // FRAGMENT
@@ -68,12 +71,14 @@ def decode(
 
 
 def decode_unscaled(block: ir.Value, element: ElementFormat, register: Register) -> list[ir.Value]:
-    """A block of 32, or a part of it, i8, that no scale multiplies, as fragments along K: elements
-    of 8 or 4 bits. Integers are multiples of `decoded_one`."""
+    """Decode a block of 32 elements of 8 or 4 bits, or a part of it, i8, without a scale.
+
+    Returns fragments of 8 along K. An integer of 1 becomes `decoded_one`.
+    """
     kind, one = ir.Type.parse(register), constant(1.0, f32())
     if not element.exponent:
         return [arith.truncf(of(kind, FRAGMENT), each) for each in integers(block, element)]
-    # arith.scaling_extf under a constant scale becomes a conversion for each element, not for two.
+    # arith.scaling_extf under a constant scale would become a conversion for each element.
     pairs = [
         extended_pair(word, one, element, kind, at)
         for word in elements(bitcast(block, i32(), lanes_of(block) // 4))
@@ -83,10 +88,10 @@ def decode_unscaled(block: ir.Value, element: ElementFormat, register: Register)
 
 
 def by_halves(scales: ir.Value, whole: Callable[[ir.Value], list[ir.Value]]) -> list[ir.Value]:
-    """A block, or a part of one, under one scale, or each half of it under its own; `whole`: all of
-    it under one.
+    """Decode a block, or a part of one, under one scale or with a scale for each half.
 
-    What is made of the other half is used by nothing, and so is no instruction.
+    `whole`: decodes all of it under one scale. With two scales it is called for each, and half of
+    each result is taken; LLVM removes the instructions of the unused halves.
     """
     count = lanes_of(scales)
     found = [whole(vector.extract(scales, [], [number])) for number in range(count)]
@@ -111,13 +116,13 @@ def _packed(
 def _by_floats(
     block: ir.Value, scales: ir.Value, format: BlockFormat, register: Register
 ) -> list[ir.Value]:
-    """Elements of 4 bits under one or two scales in E4M3."""
+    """Decode elements of 4 bits under one or two E4M3 scales."""
     assert (format.element, format.scale) == (E2M1, E4M3)
     count = lanes_of(scales)
     twice = vector.shuffle(scales, scales, [at % count for at in range(4)])
     factors = float_factors(vector.extract(bitcast(twice, i32(), 1), [], [0]))
     found = []
-    # 8 elements are a word: four pairs.
+    # A word has eight elements, which are four pairs.
     for number, word in enumerate(elements(bitcast(block, i32(), lanes_of(block) // 4))):
         factor = vector.extract(factors, [], [number * FRAGMENT // format.block])
         found.append(concat([pair_by_float(word, factor, at, register) for at in range(4)]))
@@ -130,7 +135,10 @@ def float_factors(pair: ir.Value) -> ir.Value:
 
 
 def pair_by_float(word: ir.Value, factor: ir.Value, number: int, register: Register) -> ir.Value:
-    """Pair `number` of the eight elements of 4 bits in an i32, times one of these factors."""
+    """Decode pair `number` of the eight 4-bit elements in an i32.
+
+    `factor`: their scale, one of the f32 of `float_factors`.
+    """
     wide = extended_pair(word, constant(1.0, f32()), E2M1, f32(), number)
     return _times(wide, factor, register)
 
@@ -138,21 +146,27 @@ def pair_by_float(word: ir.Value, factor: ir.Value, number: int, register: Regis
 def sixes(
     words: ir.Value, factor: ir.Value, element: ElementFormat, register: Register
 ) -> list[ir.Value]:
-    """A block of 32 elements of 6 bits, i32 [6], times the power of two `factor`, f32."""
+    """Decode 32 elements of 6 bits, i32 [6], times `factor`, an f32 that is a power of two."""
     return list(parts_of(extended_block(words, factor, element, ir.Type.parse(register)), FRAGMENT))
 
 
 def _integers(
     block: ir.Value, scale: ir.Value, element: ElementFormat, register: Register
 ) -> list[ir.Value]:
-    """An integer of at most 8 bits is a bf16 as it is, and a power of two moves its exponent."""
+    """Decode integers under an E8M0 scale.
+
+    bf16 holds an integer of at most 8 bits, and a power of two changes only its exponent.
+    """
     one = constant(element.min_positive / decoded_one(element), f32())
     unit = power(scale) * one
     return [_times(each, unit, register) for each in integers(block, element)]
 
 
 def integers(block: ir.Value, element: ElementFormat) -> list[ir.Value]:
-    """Integers of 8 or 4 bits, i8, as multiples of `decoded_one`: f32 [8] along K."""
+    """Convert integers of 8 or 4 bits, packed in i8, to vectors f32 [8] along K.
+
+    An integer of 1 becomes `decoded_one`.
+    """
     words = elements(bitcast(block, i32(), lanes_of(block) // 4))
     return list(parts_of(concat([_of_word(word, element) for word in words]), FRAGMENT))
 
@@ -162,17 +176,18 @@ def _of_word(word: ir.Value, element: ElementFormat) -> ir.Value:
     if element.bits == 4:
         found = [integer(word, element, number) for number in range(count)]
         return vector.from_elements(of(f32(), count), found)
-    # Each is moved to the top, and down with its sign. As vectors: one by one, LLVM orders them so
-    # that rings that decode mxint8 once keep the matrix cores busy for 0.75 of the time, not 0.79.
+    # Each byte is shifted to the top, and down with its sign. These are operations on vectors: with
+    # scalars, LLVM finds an order in which rings that decode mxint8 once keep the matrix cores busy
+    # for 0.75 of the time instead of 0.79.
     up = table(np.arange(24, -1, -8, dtype=np.int32), i32())
     top = vector.broadcast(of(i32(), count), word) << up
     return arith.sitofp(of(f32(), count), arith.shrsi(top, splat(24, i32(), count)))
 
 
 def integer(word: ir.Value, element: ElementFormat, number: int) -> ir.Value:
-    """Integer `number` of those in an i32 as a multiple of `decoded_one`: f32.
+    """Return integer `number` of those packed in an i32 as f32. A 1 becomes `decoded_one`.
 
-    In forms that LLVM makes one instruction of, with the byte of the word as its operand (SDWA).
+    LLVM makes one instruction of these operations, whose operand is a byte of the word (SDWA).
     """
     if element.bits == 8:
         top = word << i32_of(24 - 8 * number)
@@ -183,21 +198,24 @@ def integer(word: ir.Value, element: ElementFormat, number: int) -> ir.Value:
 
 
 def decoded_one(element: ElementFormat) -> float:
-    """The float that an integer of 1 becomes where it is decoded without a scale."""
+    """Return the float that an integer of 1 becomes without a scale.
+
+    It is 1/16 for 4 bits, because v_cvt_off_f32_i4 divides by 16.
+    """
     return 1 / 16 if element.bits == 4 else 1.0
 
 
 def _times(values: ir.Value, factor: ir.Value, register: Register) -> ir.Value:
-    """f32 [n] times an f32, rounded to the type of the register."""
+    """Return f32 [n] times an f32, rounded to the type `register`."""
     count = lanes_of(values)
     scaled = values * vector.broadcast(of(f32(), count), factor)
     return arith.truncf(of(ir.Type.parse(register), count), scaled)
 
 
 def power(scale: ir.Value) -> ir.Value:
-    """The f32 of an E8M0 byte: 255 is NaN, and 0 is 2^-127, which is subnormal.
+    """Return the f32 of an E8M0 byte, i8: 255 is NaN, and 0 is 2^-127, which is subnormal.
 
-    Without comparisons, each of which would take two scalar registers.
+    It is computed without comparisons, each of which would take two scalar registers.
     """
     wide = arith.extui(i32(), scale)
     high = i32_of(1 << 22)

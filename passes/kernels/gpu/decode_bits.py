@@ -1,18 +1,19 @@
-"""Elements with their scales as bf16 in registers, by integers and float products alone.
+"""Decodes elements with their scales to bf16 in registers, by integer and f32 operations only.
 
-For machines without v_cvt_scalef32_* (decode.py). Exact, but for what no bf16 holds: of values
-below 2^-126 the bits below 2^-133 are cut off, and what is too large for an f32 is infinite.
+For GPUs without v_cvt_scalef32_* (decode.py). Results are exact except where no bf16 is: bits below
+2^-133 of values below 2^-126 are cut off, and values beyond f32 become infinite.
 
-    f4        a table: the eight magnitudes times the scale, once a block, as bytes in four
+    f4        a table of the eight magnitudes times the scale, made once per block, as bytes in four
               registers; v_perm looks up the high or the low bytes of four elements at once
-    f6, f8    the fields of an element are those of an f16 with a smaller exponent, subnormal ones
-              too: f32 = f16 x 2^(15 - bias) x scale, and bf16 is its upper half
-    integers  f32 = integer x 2^-6 scale, of 4 bits 2^-2
-    FNUZ      the fields of an element are those of an f32 with a smaller exponent: an f16 has too
-              few for the largest of e5m2
+    f6, f8    the fields of an element, in the place of those of an f16, are the element with a
+              smaller exponent, also if it is subnormal: f32 = f16 x 2^(15 - bias) x scale, and bf16
+              is the upper half of this f32
+    integers  f32 = integer x 2^-6 x scale with 8 bits, integer x 2^-2 x scale with 4 bits
+    FNUZ      like f8, but in the place of the fields of an f32: f16 has too few exponents for the
+              largest numbers of e5m2
 
-An e4m3 or FNUZ element that is NaN makes the scale of its block NaN: each result that it is a part
-of is NaN either way, and so it is looked for in four elements at once.
+If a block has an e4m3 or FNUZ element that is NaN, its scale becomes NaN: every result that the
+element is a part of is NaN either way. So four elements are tested for NaN at once.
 """
 
 from __future__ import annotations
@@ -46,14 +47,17 @@ _NAN = 0x7FC00000
 
 # Selectors of v_perm: byte n of the result is byte s[n] of the low register, or s[n] - 4 of the
 # high one; 12 is zero.
-_FIRST_TWO, _LAST_TWO = 0x05010400, 0x07030602  # bytes of both in turn
+_FIRST_TWO, _LAST_TWO = 0x05010400, 0x07030602  # of each register in turn
 _LOW_HALVES, _HIGH_HALVES = 0x05040100, 0x07060302
 _HALVES_OF_BOTH = 0x07060100
 _BYTES_ABOVE = (0x010C000C, 0x030C020C)  # two bytes, each above a zero
 
 
 def decode_bits(block: ir.Value, scales: ir.Value, format: BlockFormat) -> list[ir.Value]:
-    """A block of 32, i8, under its one or two scales, i8 [n], as fragments of bf16 [8], along K."""
+    """Decode a block of 32, i8, under its one or two scales, i8 [n].
+
+    Returns fragments of bf16 [8] along K.
+    """
     if format.scale != E8M0:
         return _by_floats(block, scales)
     return by_halves(scales, lambda scale: _decoded(block, scale, format.element))
@@ -75,7 +79,7 @@ def _decoded(block: ir.Value, scale: ir.Value, kind: ElementFormat) -> list[ir.V
 
 
 def _by_floats(block: ir.Value, scales: ir.Value) -> list[ir.Value]:
-    """32 elements of e2m1 under two scales in E4M3."""
+    """Decode 32 elements of e2m1 under two E4M3 scales."""
     words, found = elements(bitcast(block, i32(), lanes_of(block) // 4)), []
     for half in range(2):
         own = words[2 * half : 2 * half + 2]
@@ -84,12 +88,12 @@ def _by_floats(block: ir.Value, scales: ir.Value) -> list[ir.Value]:
 
 
 def nan() -> ir.Value:
-    """The f32 that is no number."""
+    """Return an f32 NaN."""
     return arith.bitcast(f32(), number(_NAN))
 
 
 def _e4m3(code: ir.Value) -> ir.Value:
-    """The f32 of a scale of nvfp4, i8."""
+    """Return the f32 of an E4M3 scale, i8."""
     word = arith.extui(i32(), code)
     (half,) = _aligned([word << 8], E4M3)
     low = vector.extract(bitcast(_concat([half]), ir.F16Type.get(), 2), [], [0])
@@ -99,12 +103,15 @@ def _e4m3(code: ir.Value) -> ir.Value:
 
 
 def looked_up(words: Sequence[ir.Value], factor: ir.Value) -> list[ir.Value]:
-    """f4: each word holds eight elements, the first one lowest."""
+    """Decode f4 elements times `factor`, f32, to a fragment for each word, i32.
+
+    A word holds eight elements, the first in its lowest bits.
+    """
     count = 1 << (E2M1.bits - 1)
     values = table(E2M1.values[:count], f32())
     bits = bitcast(values * vector.broadcast(values.type, factor), i32(), count)
     each = elements(bits)
-    # Of two registers the third bytes, then the fourth ones: the low and high bytes of bf16.
+    # The third bytes of two registers, then the fourth ones: the low and high bytes of bf16.
     pairs = [permuted_bytes(b, a, _LAST_TWO) for a, b in zip(each[::2], each[1::2], strict=True)]
     low = [permuted_bytes(pairs[at + 1], pairs[at], _LOW_HALVES) for at in (0, 2)]
     high = [permuted_bytes(pairs[at + 1], pairs[at], _HIGH_HALVES) for at in (0, 2)]
@@ -124,7 +131,10 @@ def looked_up(words: Sequence[ir.Value], factor: ir.Value) -> list[ir.Value]:
 
 
 def any_nan(words: Sequence[ir.Value]) -> ir.Value:
-    """Whether a byte of the words is 0x7F but for its sign: one more is the bit of the sign."""
+    """Return whether any byte of the words is a NaN of e4m3: 0x7F without its sign bit.
+
+    Adding 1 to such a byte sets its highest bit, which no other byte does.
+    """
     carried = None
     for word in words:
         more = (word & 0x7F7F7F7F) + 0x01010101
@@ -135,12 +145,12 @@ def any_nan(words: Sequence[ir.Value]) -> ir.Value:
 
 
 def eights(words: Sequence[ir.Value], kind: ElementFormat) -> list[ir.Value]:
-    """Pairs of f16 of elements of 8 bits."""
+    """Return 8-bit elements as pairs of f16, i32, with the bias of `_aligned`."""
     return _aligned([permuted_bytes(word, word, o) for word in words for o in _BYTES_ABOVE], kind)
 
 
 def _fnuz(words: Sequence[ir.Value], kind: ElementFormat, factor: ir.Value) -> list[ir.Value]:
-    """Elements of 8 bits of which the only one that is no number is the zero below zero."""
+    """Decode FNUZ elements, whose only NaN has the code of the negative zero."""
     factor = arith.select(_any_code(words, kind.sign_bit), nan(), factor)
     wide, found = of(f32(), FRAGMENT), []
     unit = splat(2.0 ** (E8M0.bias - kind.bias), f32(), FRAGMENT)
@@ -158,11 +168,11 @@ def _fnuz(words: Sequence[ir.Value], kind: ElementFormat, factor: ir.Value) -> l
 
 
 def _any_code(words: Sequence[ir.Value], code: int) -> ir.Value:
-    """Whether a byte of the words is `code`: what differs from it nowhere is zero."""
+    """Return whether any byte of the words is `code`: XOR with `code` makes it zero."""
     found = None
     for word in words:
         differs = word ^ _signed(code * 0x01010101)
-        # A byte that is zero borrows from its own highest bit, which is not set in it.
+        # Subtracting 1 from a zero byte sets its highest bit, which was not set before.
         borrowed = differs - 0x01010101 & (differs ^ -1)
         found = borrowed if found is None else found | borrowed
     assert found is not None
@@ -175,7 +185,10 @@ def _signed(word: int) -> int:
 
 
 def _sixes(words: Sequence[ir.Value], kind: ElementFormat) -> list[ir.Value]:
-    """Pairs of f16 of elements of 6 bits: the first bit of a block is the first one's lowest."""
+    """Return 6-bit elements as pairs of f16, i32, with the bias of `_aligned`.
+
+    A block is a stream of bits. Its first bit is the lowest bit of the first element.
+    """
     pairs = []
     for first in range(0, BLOCK * kind.bits, 2 * kind.bits):
         low = _moved(words, first, 16 - kind.bits)
@@ -185,7 +198,10 @@ def _sixes(words: Sequence[ir.Value], kind: ElementFormat) -> list[ir.Value]:
 
 
 def _moved(words: Sequence[ir.Value], first: int, to: int) -> ir.Value:
-    """The word in which bit `first` of all words is bit `to`, and so the next six."""
+    """Return a word whose six bits from bit `to` on are those from bit `first` of all words on.
+
+    Its other bits are arbitrary.
+    """
     number_of, bit = divmod(first, 32)
     word, shift = words[number_of], bit - to
     if bit + 6 > 32:
@@ -197,9 +213,10 @@ def _moved(words: Sequence[ir.Value], first: int, to: int) -> ir.Value:
 
 
 def _aligned(pairs: Sequence[ir.Value], kind: ElementFormat) -> list[ir.Value]:
-    """Codes at the upper ends of two halves -> f16: sign, then the fields where those of f16 are.
+    """Move the fields of pairs of codes, i32, to where those of f16 are.
 
-    The value of an f16 is that of the element, times 2^(bias - 15).
+    A code is at the upper end of a half of the i32, so that its sign is in place. The value of the
+    f16 is that of the element times 2^(bias - 15).
     """
     shift = F16_BIAS - _F16_MANTISSA - kind.exponent
     if shift == 0 and kind.bits == 8:
@@ -210,7 +227,10 @@ def _aligned(pairs: Sequence[ir.Value], kind: ElementFormat) -> list[ir.Value]:
 
 
 def _products(pairs: Sequence[ir.Value], exponent: int, factor: ir.Value) -> list[ir.Value]:
-    """Pairs of f16 times 2^exponent times the scale: the product of both may be beyond f32."""
+    """Return pairs of f16 times 2^exponent, then times the scale, as fragments of bf16.
+
+    These are two multiplications, because the product of both factors may be beyond f32.
+    """
     wide, found = of(f32(), FRAGMENT), []
     for at in range(0, len(pairs), FRAGMENT // 2):
         halves = bitcast(_concat(pairs[at : at + FRAGMENT // 2]), ir.F16Type.get(), FRAGMENT)
@@ -222,7 +242,7 @@ def _products(pairs: Sequence[ir.Value], exponent: int, factor: ir.Value) -> lis
 
 
 def _integers(block: ir.Value, factor: ir.Value, kind: ElementFormat) -> list[ir.Value]:
-    """An integer of at most 8 bits is a bf16 as it is."""
+    """Decode integers. bf16 holds those of at most 8 bits exactly."""
     one = constant(kind.min_positive / decoded_one(kind), f32())
     unit = vector.broadcast(of(f32(), FRAGMENT), factor * one)
     return [upper_halves(each * unit) for each in integers(block, kind)]

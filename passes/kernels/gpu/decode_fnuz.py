@@ -1,17 +1,18 @@
-"""Elements with their scales as bf16, for machines whose conversions read FNUZ numbers (gfx942).
+"""Decodes elements with their scales to bf16, by conversions that read FNUZ numbers (gfx942).
 
     v_cvt_pk_f32_fp8, v_cvt_pk_f32_bf8      two bytes -> f32, of e4m3 and of e5m2 FNUZ
 
-The fields of a FNUZ number are those of an element with another bias, subnormal ones too:
+Read as a FNUZ number, the code of an element has another bias, also if it is subnormal. So the
+element is the FNUZ number times 2^n:
 
-    e4m3          2 x FNUZ; one that is NaN makes its block NaN (decode_bits.py)
-    e2m3, e3m2    2^7 and 2^13 x FNUZ of e4m3 and of e5m2, where the byte has no higher exponents
-    FNUZ          as it is
+    e4m3          n = 1; an element that is NaN makes its block NaN (decode_bits.py)
+    e2m3, e3m2    n = 7 and n = 13, as e4m3 and e5m2 FNUZ with zeros in the upper exponent bits
+    FNUZ          n = 0
 
-The byte of the zero below zero is the NaN of FNUZ, so it becomes zero; of a block whose scale is
-NaN all bytes become that. Then f32 = number x 2^(n + exponent of the scale), by v_ldexp_f32, and
-bf16 is its upper half.
-Elements of e2m1, e5m2 and integers are decoded as elsewhere.
+The code of the negative zero is the NaN of FNUZ, so it is replaced by zero. If the scale of a block
+is NaN, all its bytes are replaced by this NaN. Then f32 = number x 2^(n + exponent of the scale),
+by v_ldexp_f32, and bf16 is its upper half.
+e2m1, e5m2 and integers are decoded as in decode_bits.py.
 """
 
 from __future__ import annotations
@@ -42,22 +43,24 @@ from mxc.passes.kernels.vectors import (
     upper_halves,
 )
 
-#: Bias of the exponent of a FNUZ number, by the bits of its fraction.
+#: Exponent bias of FNUZ numbers, by the bits of their mantissa.
 _BIAS = {3: 8, 2: 16}
-#: All bits of four bytes but the signs, and the signs.
+#: Masks of four bytes: all bits but the signs, and the signs.
 _SIZES, _SIGNS = 0x7F7F7F7F, -0x7F7F7F80
 #: Four FNUZ numbers that are NaN.
 _NANS = -0x7F7F7F80
-#: Elements of 6 bits in bytes: their bits but the sign, and how far that is from the highest bit;
-#: the first elements of two halves.
+#: Four 6-bit elements in bytes: mask of their bits but the signs, and how many bits a sign is below
+#: the highest bit of its byte. `_FIRST`: mask of the first 6-bit element of each half of an i32.
 _SIX, _TO_SIGN, _FIRST = 0x1F1F1F1F, 2, 0x003F003F
-#: The lower half of an i32.
+#: Mask of the lower half of an i32.
 _LOWER = 0xFFFF
 
 
 def decode_fnuz(block: ir.Value, scales: ir.Value, format: BlockFormat) -> list[ir.Value]:
-    """A block of 32, or a part of it, i8, under its one or two scales, i8 [n], as fragments of
-    bf16 [8], along K."""
+    """Decode a block of 32, or a part of it, i8, under its one or two scales, i8 [n].
+
+    Returns fragments of bf16 [8] along K.
+    """
     kind = format.element
     words = elements(bitcast(block, i32(), lanes_of(block) // 4))
     if format.scale == E4M3:
@@ -95,31 +98,35 @@ def _decoded(words: Sequence[ir.Value], kind: ElementFormat, scale: ir.Value) ->
 
 
 def _extended(word: ir.Value, high: bool, kind: ElementFormat) -> ir.Value:
-    """Two of four FNUZ numbers, f32 [2]."""
+    """Convert the lower two or the upper two (`high`) of four FNUZ numbers, i32, to f32 [2]."""
     convert = rocdl.cvt_pk_f32_fp8 if kind.mantissa == 3 else rocdl.cvt_pk_f32_bf8
     return convert(of(f32(), 2), word, high)
 
 
 def _signed(sizes: ir.Value, signs: ir.Value) -> ir.Value:
-    """Four bytes with the highest bits of `signs`, but where a byte is zero."""
+    """Return the four bytes of `sizes` with the highest bits of `signs`; zeros get no sign."""
     return (sizes + _SIZES & signs) & _SIGNS | sizes
 
 
 def _sixes(words: Sequence[ir.Value], number_of: int) -> ir.Value:
-    """Four elements of 6 bits of a block as bytes: FNUZ numbers."""
+    """Return four 6-bit elements of a block as four bytes that are FNUZ numbers.
+
+    They are those from element `4 * number_of` on.
+    """
     first, byte = divmod(3 * number_of, 4)
     later = words[min(first + 1, len(words) - 1)]
-    # Three bytes: the first two, and the last two, as halves of 12 bits.
+    # The elements are three bytes. One half gets the first two of them, the other the last two; 12
+    # bits of each half are two elements.
     bytes_of = (byte, byte + 1, byte + 1, byte + 2)
     halves = permuted_bytes(later, words[first], sum(at << 8 * n for n, at in enumerate(bytes_of)))
-    # Not as two i16: no matrix core works beside a packed shift.
+    # Shifts of i32, not of two i16: no matrix core works beside a packed shift.
     word = halves & _LOWER | halves >> 4 & ~_LOWER
     word = word & _FIRST | word << 2 & ~_FIRST
     return _signed(word & _SIX, word << _TO_SIGN)
 
 
 def _scales(codes: ir.Value) -> list[ir.Value]:
-    """The f32 of one or two scales of nvfp4, i8 [n]."""
+    """Return the f32 of one or two E4M3 scales, i8 [n]."""
     codes = [arith.extui(i32(), each) for each in elements(codes)]
     word = reduce(operator.or_, [code << 8 * at for at, code in enumerate(codes)])
     halves = _extended(_signed(word & _SIZES, word), False, E4M3)

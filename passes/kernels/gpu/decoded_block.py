@@ -1,4 +1,4 @@
-"""Decodes a block of a scaled operand, in whichever of the ways a machine has for its elements."""
+"""Decodes a block of a scaled operand by the instructions that the GPU has for its elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.vectors import i8, splat
 from mxc.targets.matrix_unit import MatrixUnit
 
-#: The E8M0 of 1.
+#: The E8M0 code of the scale 1.
 ONE = 127
 
 
@@ -26,15 +26,18 @@ def decoded_block(
     block: ir.Value,
     scales: ir.Value | None,
 ) -> list[ir.Value]:
-    """A block, i8, under its scales, i8 [n], as floats: runs of 8 along K. f32 scales multiply
-    sums, and elements are decoded without them."""
+    """Decode a block, i8, under its scales, i8 [n], to floats: runs of 8 along K.
+
+    If the scales are f32, elements are decoded without them, because they multiply sums.
+    """
     format = kind.format
-    # Whether conversions of the instruction set decode the elements.
+    # Whether v_cvt_scalef32_* decode the elements.
     converts = unit.converts and not kind.is_fnuz
     if kind.multiplies_sums and converts:
         return decode_unscaled(block, format.element, register)
     if kind.multiplies_sums:
-        # The E8M0 under which nothing is multiplied: of integers a one is a fraction there.
+        # A constant E8M0 scale: 1 for floats. Under 1 an integer of 1 would be `min_positive`, so
+        # integers get the scale that makes it `decoded_one`.
         least = 1 if format.element.exponent else format.element.min_positive
         code = ONE + int(log2(kind.decoded_one / least))
         format, scales = replace(format, scale=E8M0), splat(code, i8(), 1)

@@ -1,10 +1,10 @@
-"""Activations that are floats: f32, f16 or bf16 in memory, bf16 in registers, without a loss.
+"""Float sides of a product: f32, f16 or bf16 in memory, bf16 in registers, without a loss.
 
-f16 stays what it is where weights are f16 too.
+f16 activations stay f16 if weights are f16 in registers too.
 
-Matrix instructions multiply pairs of bf16 exactly and add in f32. A float of more bits is the sum
-of two or three bf16, each with the next 8 bits of its significand: f16 has 11, f32 24. So each
-product of an activation with a weight of at most 8 bits is exact, as one of floats would be.
+Matrix instructions multiply pairs of bf16 exactly and add in f32. A float with more bits is the sum
+of two or three bf16, each with the next 8 bits of its significand: f16 has 11 bits, f32 has 24. So
+each product of an activation with a weight of at most 8 bits is exact.
 """
 
 from __future__ import annotations
@@ -38,21 +38,24 @@ from mxc.passes.kernels.vectors import (
 )
 from mxc.targets.matrix_unit import MatrixUnit
 
-#: Runs of 8 floats that are rounded at once by integers: whether one is a number takes two scalar
-#: registers.
+#: Runs of 8 floats that are rounded to bf16 at once by integer operations. Few, because the test
+#: whether a float is NaN takes two scalar registers.
 _AT_ONCE = 2
-#: Registers of a lane that has none for floats of two k-steps.
+#: Registers of a lane up to which there are too few for the floats of two k-steps.
 _FEW = 256
 #: Bytes of a load.
 _LOAD = 16
-#: Bits of a float that are those of a bf16; half of the last one.
+#: Mask of the bits of an f32 that are a bf16, and half of the lowest of these bits.
 _HIGH, _HALF = -0x10000, 0x8000
 
 
 @dataclass(frozen=True)
 class FloatBlocks:
-    """`blocks` of 32 floats a row. `rounded`: they are f32, of which bf16 are multiplied. `panels`:
-    as in panels.py."""
+    """A side of floats of the type `memory`, with `blocks` blocks of 32 in a row.
+
+    `rounded`: they are f32 in memory, and are rounded to bf16 before they are multiplied. `panels`:
+    how rows are stored, as in panels.py.
+    """
 
     memory: str
     rounded: bool
@@ -60,7 +63,7 @@ class FloatBlocks:
     panels: int = 0
 
     def parts(self, register: Register) -> int:
-        """The floats in registers whose sum is one float."""
+        """Return the number of floats in registers whose sum is one float in memory."""
         if self.rounded or self.memory == register:
             return 1
         return {"f16": 2, "f32": 3}[self.memory]
@@ -82,12 +85,12 @@ class FloatBlocks:
 
     @staticmethod
     def of(source: ActivationSource, blocks: int) -> FloatBlocks:
-        """What a source is in memory."""
+        """Return the side that the activations `source` are, with `blocks` blocks in a row."""
         return FloatBlocks("f32" if source.rounded else source.format, source.rounded, blocks)
 
     @property
     def rows_of_scale(self) -> int:
-        """Rows that have the same scale, of which there is none."""
+        """Number of rows that share their scales: 1, because floats have none."""
         return 1
 
     @property
@@ -96,16 +99,16 @@ class FloatBlocks:
         return (self.blocks * self.block_bytes,)
 
     def buffers(self, rows: Size) -> list[Buffer]:
-        """So many rows, as bytes: as such they are loaded to shared memory."""
+        """The buffer of `rows` rows, as bytes: loads to shared memory take bytes."""
         return [Buffer([product(rows, size)], i8()) for size in self.row_sizes]
 
 
 @dataclass(frozen=True)
 class FloatSide(WaveSide):
-    """Rows of float activations, for the tiles of one wave: see ScaledSide.
+    """The rows of float activations for the tiles of one wave: see ScaledSide.
 
-    In k-step x of a step a lane of group g has all of block 4 g + x; with `sums` its part of the
-    blocks of each sum of the k-step.
+    In k-step x of a step, a lane of group g has all of block 4 g + x. If a k-step is `sums` sums,
+    it has a part of one block of each of these sums.
     """
 
     kind: FloatBlocks
@@ -123,13 +126,16 @@ class FloatSide(WaveSide):
 
     @property
     def pins(self) -> bool:
-        """Whether few floats are rounded at once, by integers."""
+        """Whether floats are rounded to bf16 by integer operations, a few runs at a time."""
         return self.kind.rounded and not self.instruction.unit.rounds and len(self.rows) > 1
 
     def load(self, step: ir.Value, k_step: int, *, masked: bool) -> Loaded:
-        """A k-step of a step. `masked`: blocks that the row does not have are zero."""
+        """Load the floats of a k-step of a step.
+
+        `masked`: the step may go past the end of a row; blocks past the end are zero.
+        """
         kind, group, groups = self.kind, self.lane.block, self.instruction.groups
-        # Of the blocks of a sum a lane has a part; without sums a k-step is one, and each its own.
+        # With `sums`, a lane has a part of one block of each sum. Without, it has a whole block.
         sums = max(1, self.sums)
         first, stride = (1, groups // sums) if self.sums else (K_STEPS, 1)
         own = step * self.instruction.step + group // sums * first
@@ -148,7 +154,10 @@ class FloatSide(WaveSide):
         return Loaded(dict(enumerate(found, start=k_step * len(found))))
 
     def parts(self, loaded: Loaded, tile: int, k_step: int) -> list[list[ir.Value]]:
-        """The fragments of a tile in a k-step, along K; of each the floats that add up to it."""
+        """Return the floats of a tile in a k-step as runs of 8 along K.
+
+        Each run is a list of vectors of the type `register` whose sum is the run.
+        """
         count = BLOCK // self._lanes
         start = (k_step * len(self.rows) + tile) * count
         runs = self._runs([loaded.elements[start + number] for number in range(count)])
@@ -162,21 +171,21 @@ class FloatSide(WaveSide):
         return found
 
     def _runs(self, loaded: Sequence[ir.Value]) -> list[ir.Value]:
-        """What was loaded as runs of 8."""
+        """Concatenate loaded vectors to runs of 8."""
         each = FRAGMENT // self._lanes
         return [concat(loaded[at : at + each]) for at in range(0, len(loaded), each)]
 
     def split(self, floats: ir.Value) -> list[ir.Value]:
-        """A run of 8 as the floats in registers that add up to it."""
+        """Return the vectors of the type `register` whose sum is a run of 8 floats."""
         return split_floats(self.kind, floats, self.register)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DenseSide(FloatSide):
-    """Rows of floats of a dense product, activations or weights. A k-step is one block.
+    """The rows of activations or weights of a dense product for one wave. A k-step is one block.
 
-    Of a block each lane group has consecutive elements: so a load of all lanes reads whole segments
-    of memory, 64 bytes of a row of 16-bit floats. `ragged`: a step may go beyond the end of K.
+    Each lane group has consecutive elements of a block. So a load of all lanes reads whole segments
+    of memory: 64 bytes of a row of 16-bit floats. `ragged`: a step may go past the end of K.
     """
 
     ragged: bool
@@ -188,11 +197,11 @@ class DenseSide(FloatSide):
 
     @property
     def loads(self) -> int:
-        """Loads for a block of all tiles."""
+        """Number of loads of a lane for a block of all tiles."""
         return len(self.rows) * (self._part // _LOAD)
 
     def block(self, first: ir.Value, number: int) -> list[ir.Value]:
-        """Block `first + number` of all tiles; zero past the end of a row."""
+        """Load block `first + number` of all tiles. If `ragged`, it is zero past the end of K."""
         kind, found = self.kind, []
         own = self.lane.block * self._part
         for row in self.rows:
@@ -205,7 +214,10 @@ class DenseSide(FloatSide):
         return found
 
     def parts(self, loaded: Loaded, tile: int, k_step: int) -> list[list[ir.Value]]:
-        """Runs of 8 along K that the lane has of a tile; of each the floats that add up to it."""
+        """Return the floats that the lane has of a tile in a k-step as runs of 8 along K.
+
+        Each run is a list of vectors of the type `register` whose sum is the run.
+        """
         count = self._part // _LOAD
         start = k_step * self.loads + tile * count
         runs = self._runs([loaded.elements[start + number] for number in range(count)])
@@ -213,12 +225,12 @@ class DenseSide(FloatSide):
 
 
 def loaded_ahead(unit: MatrixUnit) -> bool:
-    """Whether floats of a k-step are loaded while those of the one before are multiplied."""
+    """Return whether lanes have registers to load floats one k-step ahead."""
     return unit.registers > _FEW
 
 
 def split_floats(kind: FloatBlocks, floats: ir.Value, register: Register) -> list[ir.Value]:
-    """A run of 8 floats of a kind as the floats in registers that add up to it."""
+    """Return the vectors of the type `register` whose sum is a run of 8 floats of `kind`."""
     brief = of(ir.BF16Type.get(), FRAGMENT)
     if kind.memory == register:
         return [floats]
@@ -232,9 +244,12 @@ def split_floats(kind: FloatBlocks, floats: ir.Value, register: Register) -> lis
 def bf16_parts(
     left: ir.Value, count: int, *, finite: bool = False, rounded: MatrixUnit | None = None
 ) -> list[ir.Value]:
-    """The first `count` bf16 whose sum are f32 [n], each with the next 8 bits; three are all of an
-    f32. An infinity is its own first part, unless all are said to be `finite`. `rounded`: the last
-    part is rounded to nearest, by the instructions of this unit; else cut off."""
+    """Split f32 [n] into `count` parts, bf16 [n], each with the next 8 bits of the significand.
+
+    The sum of three parts is all of an f32. An infinity becomes an infinity and zeros; with
+    `finite` there are none, and this is not checked. `rounded`: the unit by whose instructions the
+    last part is rounded to nearest; None: its further bits are cut off.
+    """
     found, size = [], lanes_of(left)
     for part in range(count):
         last = part + 1 == count
@@ -244,7 +259,7 @@ def bf16_parts(
             high = bitcast(bits & _HIGH, f32(), size)
             rest = left - high
             if not finite:
-                # Infinities, which are their own high part, have nothing left.
+                # inf - inf is NaN: what remains of an infinity is set to zero.
                 same = arith.cmpf(arith.CmpFPredicate.OEQ, left, high)
                 rest = arith.select(same, splat(0, f32(), size), rest)
             left = rest
@@ -252,8 +267,11 @@ def bf16_parts(
 
 
 def _nearest(floats: ir.Value, unit: MatrixUnit) -> ir.Value:
-    """f32 [n] as bf16 [n]. Where no instruction rounds, what is halfway goes away from zero, and
-    what is no number must not be there alone."""
+    """Round f32 [n] to bf16 [n].
+
+    Where no instruction rounds, ties go away from zero, and a NaN may become a number: another part
+    of the same float has to be NaN too.
+    """
     size = lanes_of(floats)
     if unit.rounds:
         return arith.truncf(of(ir.BF16Type.get(), size), floats)

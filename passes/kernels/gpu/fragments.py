@@ -1,24 +1,24 @@
-"""Which elements a lane holds of a scaled matrix instruction, and where their scale comes from.
+"""Which elements of a scaled matrix instruction a lane holds, and which lane has their scale.
 
-v_mfma_scale_f32_{16x16x128,32x32x64}_f8f6f4 multiplies a tile of 16 (32) rows by one of 16
-(32) columns, over 4 (2) blocks of 32 along K. Lane l has row l % 16 (32) of its tile, in group
-g = l / 16 (32):
+v_mfma_scale_f32_{16x16x128,32x32x64}_f8f6f4 multiplies a tile of 16 (32) rows by a tile of 16 (32)
+columns, over 4 (2) blocks of 32 along K. Lane l has row l % 16 (32) of its tile, and is in group
+g = l / 16 (32). It passes 32 elements and a scale:
 
-    4 and 6 bits    its 32 elements are block g
+    4 and 6 bits    the elements are block g of its row
     8 bits          elements 0-15 are run g of 16, 16-31 are run g + 4 (2): a block is two runs
-    the scale       that it gives is the scale of block g of its row
+    the scale       is that of block g of its row
 
 Sources: AMD, "Matrix Core Programming on AMD CDNA3 and CDNA4 architecture";
 composable_kernel test/mx_mfma_op/mx_mfma_op.hpp (045a71bc14e9), a test on hardware. The stock
-compiler holds 8-bit elements to be contiguous as well, which pairs them with wrong scales.
+compiler takes 8-bit elements to be contiguous as well, and so pairs them with wrong scales.
 
-The sum over K may take the blocks in any order, as long as both sides take the same. Four
-instructions, a *step*, go over 16 (8) blocks, and instruction x takes
+The sum over K may take the blocks in any order, as long as both sides use the same order. Four
+instructions, a *step*, cover 16 (8) blocks, and instruction x (a *k-step*) takes
 
     block b of the instruction = block 4 b + x of the step
 
-so that the scales which lane group g gives to the four instructions are four bytes in a row, one
-dword of the scales as they lie in memory; `op_sel` chooses x.
+The scales that lane group g passes to the four instructions are then four consecutive bytes of the
+scales in memory, one dword; `op_sel` selects byte x.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from dataclasses import dataclass, field
 from mxc.targets.amd import GFX950
 from mxc.targets.matrix_unit import MatrixInstruction, MatrixUnit
 
-#: Elements that share a scale.
+#: Elements of a block. With an MX format, they share a scale.
 BLOCK = 32
-#: Instructions of a step: the scales in a dword.
+#: K-steps of a step: one for each of the four scales in a dword.
 K_STEPS = 4
-#: Consecutive sums of a lane that are stored at once.
+#: Sums of a lane that are stored at once: of consecutive columns of the result.
 QUAD = 4
 #: Elements of a fragment of bf16 or f16: 16 bytes.
 FRAGMENT = 8
@@ -40,36 +40,36 @@ FRAGMENT = 8
 
 @dataclass(frozen=True)
 class TileInstruction:
-    """A matrix instruction of `unit` by the rows of a tile.
+    """The matrix instructions of `unit` for tiles of `rows` rows.
 
-    Raises ValueError where the unit has none of so many rows.
+    Raises ValueError if the unit has no bf16 instruction with this number of rows.
     """
 
     rows: int
     unit: MatrixUnit = field(default=GFX950.matrix, repr=False)
 
     def __post_init__(self) -> None:
-        """Ask the unit."""
+        """Raise ValueError if there is no such instruction."""
         assert self.form.m == self.rows
 
     @property
     def form(self) -> MatrixInstruction:
-        """That for bf16."""
+        """The instruction for bf16."""
         return self.unit.form(self.rows)
 
     @property
     def lane_groups(self) -> int:
-        """Groups of `rows` lanes, which have different rows of the result."""
+        """Number of groups of `rows` lanes, which hold different rows of the result."""
         return self.unit.lanes // self.rows
 
     @property
     def groups(self) -> int:
-        """Lane groups with different blocks along K."""
+        """Number of lane groups that hold different blocks along K."""
         return 1 if self.unit.replicated else self.lane_groups
 
     @property
     def fragment(self) -> int:
-        """The bf16 that a lane gives to an instruction."""
+        """Number of bf16 that a lane passes to the bf16 instruction for an operand."""
         return self.form.k // self.groups
 
     @property
@@ -79,37 +79,42 @@ class TileInstruction:
 
     @property
     def k_steps(self) -> int:
-        """Scaled instructions of a step."""
+        """Number of scaled instructions along K in a step."""
         return self.step * BLOCK // self.shape[2]
 
     @property
     def clocks(self) -> int:
-        """Clocks of a matrix core for a scaled block per lane; twice as many where one has 8
-        bits."""
+        """Clocks of a matrix core for a block per lane by the scaled instruction.
+
+        If one side has 8-bit elements they are twice as many: `byte_clocks`.
+        """
         return self.unit.scaled_form(self.rows).clocks * self.k_steps // K_STEPS
 
     @property
     def decoded_clocks(self) -> int:
-        """The same in bf16."""
+        """Clocks of a matrix core for a block per lane by the bf16 instruction."""
         return BLOCK // self.fragment * self.form.clocks
 
     @property
     def byte_clocks(self) -> int:
-        """The same of floats of 8 bits, on one side or both."""
+        """Clocks by the scaled instruction, if one side or both have 8-bit elements."""
         return 2 * self.clocks
 
     @property
     def step(self) -> int:
-        """Blocks of a step."""
+        """Number of blocks along K in a step."""
         return K_STEPS * self.groups
 
     @property
     def totals(self) -> int:
-        """Sums that a lane holds: of one column, rows as `row` says."""
+        """Number of sums of a tile that a lane holds: one column, in the rows that `row` says."""
         return self.rows * self.rows // self.unit.lanes
 
     def row(self, quad: int) -> int:
-        """Sums 4 quad .. 4 quad + 3 of a lane belong to rows run x group + this, and the next."""
+        """Return the row of sum 4 * `quad` of a lane in lane group 0.
+
+        In group g, sums 4 quad .. 4 quad + 3 belong to row `run` * g + this, and the next three.
+        """
         runs, rest = divmod(4 * quad, self.run)
         return self.run * self.lane_groups * runs + rest
 
@@ -117,22 +122,23 @@ class TileInstruction:
     def interleaved(self) -> bool:
         """Whether consecutive rows of the result are in different lane groups.
 
-        Then the rows of an operand are given in another order, so that a lane has a run of them.
+        Then the rows of an operand are passed in another order, so that the rows of the result that
+        a lane holds are consecutive rows of the tile (lanes.py).
         """
         return self.unit.run < QUAD
 
     @property
     def run(self) -> int:
-        """Consecutive rows of the result that a lane has."""
+        """Number of consecutive rows of the result that a lane holds."""
         return self.totals if self.interleaved else self.unit.run
 
 
 @dataclass(frozen=True)
 class FragmentPiece:
-    """Bytes of a lane's fragment that lie together: a part of a block.
+    """Contiguous bytes of a lane's fragment: a block, or a part of one.
 
-    Block `first + group // share` of the instruction, from `start + stride * (group % share)` bytes
-    of it on.
+    They are in block `first + group // share` of the instruction, from byte
+    `start + stride * (group % share)` of the block on, where `group` is the lane's group.
     """
 
     bytes: int
@@ -143,7 +149,7 @@ class FragmentPiece:
 
 
 def pieces(bits: int, instruction: TileInstruction) -> tuple[FragmentPiece, ...]:
-    """What a lane loads of its row for one scaled instruction, in the order of its registers."""
+    """Return what a lane loads of its row for one scaled instruction, in order of registers."""
     if instruction.unit.family == "wmma":
         return _wide(bits, instruction)
     if bits == 8:
@@ -156,7 +162,7 @@ def pieces(bits: int, instruction: TileInstruction) -> tuple[FragmentPiece, ...]
 
 
 def _wide(bits: int, instruction: TileInstruction) -> tuple[FragmentPiece, ...]:
-    """Pieces for v_wmma_scale: 16 bytes of each group alternately."""
+    """Return the pieces for v_wmma_scale: runs of 16 bytes go to the lane groups alternately."""
     groups, blocks = instruction.groups, instruction.shape[2] // BLOCK
     if bits == 4:
         return tuple(FragmentPiece(16, first=first) for first in range(0, blocks, groups))
@@ -164,7 +170,10 @@ def _wide(bits: int, instruction: TileInstruction) -> tuple[FragmentPiece, ...]:
 
 
 def shared_pieces(bits: int, groups: int, sums: int) -> tuple[FragmentPiece, ...]:
-    """What a lane loads of `groups` blocks that are `sums` sums: its part of the blocks of each."""
+    """Return what a lane loads for a k-step of `groups` blocks that is `sums` sums.
+
+    It is a part of one block of each sum.
+    """
     size = BLOCK * bits // 8 // sums
     return tuple(
         FragmentPiece(size, first=number * groups // sums, share=sums, stride=size)
@@ -173,7 +182,7 @@ def shared_pieces(bits: int, groups: int, sums: int) -> tuple[FragmentPiece, ...
 
 
 def whole(bits: int) -> tuple[FragmentPiece, ...]:
-    """The whole block of the lane's group."""
+    """Return the pieces of the whole block that a lane's group has."""
     size = BLOCK * bits // 8
     # Blocks of 24 bytes lie on multiples of 8.
     unit = 16 if size % 16 == 0 else 8

@@ -1,10 +1,14 @@
-"""Pairs sorted into groups of one expert, on GPUs: a workgroup has a group, a lane an expert.
+"""Sort pairs of a token and an expert into groups of one expert, on GPUs. A workgroup has a group,
+and a lane of it an expert.
 
-A lane goes over all pairs twice, which the lanes bring to shared memory together. First it counts
-those of its expert; the groups of the experts before its own say where its slots begin. Then the
-lane whose expert the group has writes the slot of each of its pairs in the group, and lists these
-in shared memory. The lanes copy the row of each pair together. So each workgroup sorts all pairs,
-as none knows what the others have found, and none writes what another one does.
+    count pairs     all pairs pass through LDS, and each lane counts those of its expert
+    first slot      a lane adds up the groups that the experts before its own need
+    place pairs     all pairs pass through LDS again; the lane whose expert the group belongs to
+                    stores the slots of its pairs in the group, and lists these pairs in LDS
+    copy rows       all lanes together copy the row of each listed pair
+
+Each workgroup sorts all pairs for itself, because workgroups do not exchange results. No two of
+them write the same element.
 """
 
 from __future__ import annotations
@@ -27,21 +31,24 @@ from mxc.passes.kernels.gpu.lanes import at_most, long, short, unknown_zero
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.vectors import below, equal, i32, index, load, loop, signed_below, when
 
-#: Lanes of a workgroup at least, which bring as many pairs at once, and at most.
+#: Least and most lanes of a workgroup. Each brings one pair to LDS at a time. The least are also
+#: the most rows of a group, and the most are the most experts.
 _LEAST, _MOST = 256, 1024
-#: Pairs that are looked at at once; pieces of rows that a lane loads before it stores the first.
+#: Pairs that a lane reads from LDS at once; pieces of rows that it loads before it stores the
+#: first.
 _TOGETHER, _AHEAD = 4, 6
-#: Experts whose groups are added up at once. Beyond the last one there are no groups.
+#: Experts whose numbers of groups are read at once. Those after the last expert are zero.
 _EXPERTS = 16
 
 
 @dataclass(frozen=True)
 class Grouping(Sized):
-    """`pairs` pairs of `experts` experts, in `groups` groups of `rows` slots.
+    """The kernel that sorts `pairs` pairs of `experts` experts into `groups` groups of `rows`
+    slots.
 
-    `width` elements of type `element` are copied for each slot, from `tokens` rows. Where `rows`,
-    `pairs`, `groups` and `tokens` are None, they are index scalars of each call, and `most_rows` is
-    the most there may be of `rows`. `wave`: lanes of one.
+    For each slot, `width` elements of type `element` are copied from one of `tokens` rows; none if
+    `width` is 0. Where `rows`, `pairs`, `groups` and `tokens` are None, they are index scalars of
+    each call. `most_rows`: the greatest possible `rows`. `wave`: lanes of a wave.
     """
 
     experts: int
@@ -56,7 +63,7 @@ class Grouping(Sized):
 
     @staticmethod
     def of(call: GroupingCall, wave: int) -> Grouping | Reason:
-        """The kernel, or why there is none."""
+        """Return the kernel of a call, or why there is none."""
         if call.experts > _MOST or call.most_rows > _LEAST:
             return Reason(
                 f"there are {call.experts} experts, of groups of {call.most_rows}; kernels take up "
@@ -86,18 +93,18 @@ class Grouping(Sized):
 
     @property
     def _searching(self) -> int:
-        """Lanes of the waves that have experts."""
+        """Lanes of those waves in which some lane has an expert."""
         return -(-self.experts // self.wave) * self.wave
 
     @property
     def workgroups(self) -> list[Size]:
-        """Along the groups."""
+        """One workgroup per group."""
         return [self.groups]
 
     @property
     def buffers(self) -> list[Buffer]:
-        """The experts of pairs, and what is copied; then experts of groups, the pairs of slots and
-        the slots of pairs, and the copies."""
+        """The expert of each pair, and the rows to copy, if any; then the results: the expert of
+        each group, the pair of each slot, the slot of each pair, and the copied rows, if any."""
         slots, kind = product(self.groups, self.rows), ir.Type.parse(self.element)
         copied = [Buffer([size, self.width], kind) for size in (self.tokens, slots)]
         copied = copied if self.width else []
@@ -123,7 +130,7 @@ class Grouping(Sized):
         filled = (count + short(rows - 1)) // short(rows)
         memref.StoreOp(filled, memory, [own])
         barrier()
-        # LLVM would load those of all experts first, where it knew how many there are.
+        # If LLVM knew the number of experts, it would load the numbers of all of them first.
         end = uniform(unknown_zero() + self.experts)
         with loop(index(0), end, index(_EXPERTS), [zero, zero]) as (at, (before, every), op):
             several = load(memory, [at], i32(), _EXPERTS)
@@ -135,13 +142,14 @@ class Grouping(Sized):
         first, needed = (long(found) for found in op.results)
         barrier()
         begin = group * rows
-        # The slots of this group before those of the pairs of the lane's expert; negative: behind.
+        # The slot of this group that the first pair of the lane's expert has; negative if that pair
+        # is in an earlier group.
         place = first * rows - begin
         has = signed_below(place, 1) & signed_below(begin, (first + long(filled)) * rows)
         has = has & below(own, self.experts)
         with when(has):
             memref.StoreOp(short(own), owners, [group])
-        # A group that no pair needs has none.
+        # A group that no pair needs gets `experts`, which is no expert.
         spare = arith.cmpi(arith.CmpIPredicate.ule, needed, group)
         only = spare & equal(own, 0)
         with when(only):
@@ -162,7 +170,8 @@ class Grouping(Sized):
             self._copy(source, copies, listed, begin)
 
     def _copy(self, source: ir.Value, copies: ir.Value, listed: ir.Value, begin: ir.Value) -> None:
-        """Copy the row of the pair of each slot of the group."""
+        """Copy the rows of the pairs in the slots of the group. `listed`: the pair of each slot, in
+        LDS; `begin`: the first slot."""
         kind = ir.Type.parse(self.element)
         run = 8 * COPIED // kind.width
         pieces, lanes = self.width // run, self.threads.count
@@ -186,8 +195,11 @@ class Grouping(Sized):
         memory: ir.Value,
         step: Callable[[ir.Value, ir.Value, ir.Value], ir.Value],
     ) -> ir.Value:
-        """What `step` makes of an i32, which is 0 at first, from pair to pair: of whether the pair
-        is one of this lane's expert, the pair, and the i32."""
+        """Go over all pairs, which pass through `memory` in LDS, and return an i32 of each lane.
+
+        The i32 is 0 at first. For each pair in order, `step` gets whether the pair has this lane's
+        expert, the number of the pair, and the i32, and returns the new i32.
+        """
         own, pairs, lanes = thread(), value_of(self.pairs), self.threads.count
         with loop(index(0), pairs, index(lanes), [constant(0, i32())]) as (base, carried, outer):
             place = base + own
@@ -196,7 +208,7 @@ class Grouping(Sized):
             memref.StoreOp(expert, memory, [own])
             barrier()
             end = at_most(pairs - base, lanes)
-            # Waves without experts have nothing to look for.
+            # Waves without experts skip the search.
             end = arith.select(below(own, self._searching), end, index(0))
             with loop(index(0), end, index(_TOGETHER), carried) as (at, (found,), inner):
                 several = load(memory, [at], i32(), _TOGETHER)
@@ -211,7 +223,7 @@ class Grouping(Sized):
 
 
 def grouping_lowering(wave: int) -> Lowering[GroupingCall, Grouping]:
-    """The sorting of rows by expert becomes kernels for waves of so many lanes."""
+    """Return the lowering of `group_by_expert` to kernels for waves of `wave` lanes."""
     return Lowering(grouping_calls, lambda call: Grouping.of(call, wave), _dispatch)
 
 

@@ -1,13 +1,14 @@
-"""Results of a product that are queries, keys and values: rotated, and kept in pages.
+"""Store the result of a product that is queries, keys and values: rotate queries and keys, and
+write keys and values to their pages.
 
 The two elements of a rotary pair are half a head apart. So a kernel computes the columns in halves,
 as for a gate, and a lane has both elements of its pairs:
 
-    column c of the result    heads of D elements; pair c % (D / 2) of head c / (D / 2)
-    its columns of rhs        c / (D / 2) * D + c % (D / 2), and D / 2 more
+    column c of a half        pair c % (D / 2) of head c / (D / 2); a head has D elements
+    its columns of rhs        c / (D / 2) * D + c % (D / 2), and that column + D / 2
 
-Heads are those of queries, then of keys, then of values, which are not rotated. What is rotated and
-stored is the same as in the kernel of rows (rotary_writes.py), to the bit.
+The heads are those of queries, then of keys, then of values, which are not rotated. Results are the
+same, to the bit, as those of the separate kernel that rotates rows (rotary_writes.py).
 
 Where pages have blocks of 32 with a scale, all columns of a block are stored together: a lane has
 quads of them in one tile of 32 columns or in two of 16, and lanes of other groups have the rest.
@@ -32,8 +33,8 @@ from mxc.passes.kernels.vectors import below, bitcast, choose, concat, equal, i8
 
 
 def heads_of(value: ir.Value, wave: int) -> tuple[RotaryWrite, RotaryKernel] | None:
-    """The only reader of a result [T, N], if it is a rotary embedding of heads that a kernel of the
-    product can have, and what it computes; else None. `wave`: lanes of one."""
+    """Return the only reader of a result [T, N], if it is a rotary write that the kernel of the
+    product can compute, and the kernel that describes it; else None. `wave`: lanes of a wave."""
     readers = {use.owner.operation for part in _slices(value) for use in part.uses}
     write = rotary_write_of(readers.pop()) if len(readers) == 1 else None
     if write is None:
@@ -48,12 +49,12 @@ def heads_of(value: ir.Value, wave: int) -> tuple[RotaryWrite, RotaryKernel] | N
     apart = 2 * rotation.distance == 2 * rotation.pairs == rotation.depth
     if parts != [(value, first) for first in firsts] or not whole or not apart:
         return None
-    # Halves of a head are whole tiles of each instruction.
+    # Half a head has to be whole tiles, of 32 columns as of 16.
     return None if rotation.distance % BLOCK else (write, kernel)
 
 
 def _slices(value: ir.Value) -> list[ir.Value]:
-    """The slices that are read of a tensor; empty if it has another reader."""
+    """Return the slices that are read of a tensor; none if anything else reads it."""
     readers = [use.owner.operation for use in value.uses]
     if any(each.name != "tensor.extract_slice" for each in readers):
         return []
@@ -61,9 +62,10 @@ def _slices(value: ir.Value) -> list[ir.Value]:
 
 
 class HeadQuads:
-    """Quads of a row of the result, of one head: four columns from each of `columns` on.
+    """Quads of one row and one head of the result: four columns from each of `columns` on.
 
-    `head`: of the columns, by number; `buffers`: what `kernel` has beside the rows, and makes.
+    `columns`: in a half. `head`: the number of the head, of queries, keys and values. `buffers`:
+    those of `kernel` from the cosines on (RotaryRow).
     """
 
     def __init__(
@@ -74,16 +76,16 @@ class HeadQuads:
         head: ir.Value,
         columns: Sequence[ir.Value],
     ) -> None:
-        """At the insertion point."""
+        """Load the cosines and sines of the pairs, at the insertion point."""
         self._kernel, self._head = kernel, head
         self._pairs = [column % kernel.rotation.distance for column in columns]
         self._row = RotaryRow(kernel, buffers, row)
-        # Loaded for values too, beside what the epilogue loads, which is waited for once.
+        # Loaded for values too: beside the loads of the epilogue, so that all are waited for once.
         self._angles = [self._row.angles(pair, QUAD) for pair in self._pairs]
 
     def store(self, quads: Sequence[Sequence[ir.Value]]) -> None:
-        """Store the first and the second elements of pairs, f32 [4] each, where pages have no
-        blocks."""
+        """Rotate and store `quads`, where pages have no blocks. `quads`: for each of `columns` the
+        first and the second elements of four pairs, f32 [4] each."""
         turned = self._turned(quads)
         self._store_queries(turned)
         for part, own in self._kept():
@@ -98,9 +100,11 @@ class HeadQuads:
         group: ir.Value,
         inside: ir.Value,
     ) -> None:
-        """The same where a block is in the lanes of all groups, each of which has these quads.
+        """Rotate and store `quads`, where pages are MX blocks. Lanes of all groups have quads of
+        the same two blocks, one in each half of the head.
 
-        All lanes of the wave run, and have the same head; what a lane has is stored if `inside`.
+        All lanes of the wave have to run, and have the same head. `group`: the group of the lane.
+        `inside`: whether the lane stores.
         """
         turned = self._turned(quads)
         with when(inside):
@@ -123,8 +127,8 @@ class HeadQuads:
         instruction: TileInstruction,
         lane: tuple[ir.Value, ir.Value],
     ) -> None:
-        """Store a block by its elements and their values. `lane`: its group, and whether it
-        stores."""
+        """Convert a block and store it. `block`: this lane's quads of it, each by its first element
+        in the head. `lane`: the group of the lane, and whether it stores."""
         group, inside = lane
         unit = instruction.unit
         distances = [each for each in (16, 32) if instruction.rows <= each < unit.lanes]
@@ -139,13 +143,13 @@ class HeadQuads:
             for element, values in block:
                 codes = bitcast(conversion.elements(values, byte), i8(), QUAD)
                 self._row.store_bytes(part, head, element, codes)
-                # Conditions of all elements would take more scalar registers than there are.
+                # The conditions of all elements at once would take too many scalar registers.
                 no_reordering()
             with when(equal(group, 0)):
                 self._row.store_scale(part, head, block[0][0], byte)
 
     def _turned(self, quads: Sequence[Sequence[ir.Value]]) -> list[ir.Value]:
-        """The quads after each other, rotated but for values."""
+        """Return the quads as one list, rotated unless the head is one of values."""
         kernel = self._kernel
 
         def rotated() -> Iterator[ir.Value]:
@@ -158,7 +162,8 @@ class HeadQuads:
     def _in_order(
         self, turned: Sequence[ir.Value], half: int | None = None
     ) -> list[tuple[ir.Value, ir.Value]]:
-        """The first element of each quad in its head, and the quad; `half`: of one half alone."""
+        """Return each quad with the place of its first element in the head. `half`: only the quads
+        of that half of the head."""
         apart = self._kernel.rotation.distance
         return [
             (pair + apart if number else pair, turned[2 * quad + number])
@@ -168,6 +173,7 @@ class HeadQuads:
         ]
 
     def _store_queries(self, turned: Sequence[ir.Value]) -> None:
+        """Store quads if the head is one of queries, and the zero of the head (RotaryKernel)."""
         head = self._head
         with when(below(head, self._kernel.queries)):
             for element, value in self._in_order(turned):
@@ -176,8 +182,8 @@ class HeadQuads:
                 self._row.zero(head)
 
     def _kept(self) -> Iterator[tuple[int, ir.Value]]:
-        """Keys (0) and values (1), and the number of the head among them: not below their number
-        where it is none."""
+        """Yield 0 for keys and 1 for values, each with the number of the head among them; the
+        number is not below that of these heads if the head is none of them."""
         for part in range(2):
             # Unsigned: a head before the first of these is none of them.
             yield part, self._head - (self._kernel.queries + part * self._kernel.heads)

@@ -1,6 +1,6 @@
-"""Clocks of a k-step of a product: the busiest of matrix cores, vector units, LDS and the path to
-memory, and what a workgroup waits for that has a unit to itself (cost.py). A k-step is one
-instruction along K."""
+"""Clocks of a k-step of a product, for the cost model (cost.py): those of the busiest of matrix
+cores, vector units, LDS and the path to memory, and the waits of a workgroup that is alone on its
+compute unit. A k-step is one scaled matrix instruction along K."""
 
 from __future__ import annotations
 
@@ -11,57 +11,65 @@ from mxc.passes.kernels.gpu.ring.float_mainloop import BRIEF
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.targets.gpu import Gpu
 
-#: Vector instructions that decode a block of so many bits an element, where no conversion does.
+#: Vector instructions that decode a block of 32, by the bits of an element, on GPUs without
+#: conversion instructions.
 _DECODE = {4: 100, 6: 180, 8: 150}
-#: The same where conversions read FNUZ numbers.
+#: The same on GPUs whose conversions read FNUZ elements (`MatrixUnit.extends_fnuz`).
 _EXTEND = {4: 100, 6: 160, 8: 130}
-#: The same where conversions read elements and scales; of integers there, and of elements that are
-#: multiplied by E4M3 scales as floats.
+#: The same on GPUs whose conversions read elements and E8M0 scales (`MatrixUnit.converts`). Below,
+#: for such GPUs: a block of integers, and a block under E4M3 scales, which are multiplied as f32.
 _CONVERT = {4: 20, 6: 5, 8: 20}
 _INTEGERS, _BY_FLOATS = 90, 60
-#: More of these where no conversion decodes.
+#: Instructions that E4M3 scales add to a block on other GPUs.
 _MORE_BY_FLOATS = 30
-#: The same where they are decoded without scales, which multiply sums.
+#: The counterpart of _INTEGERS, by bits, for integers under f32 scales: decoding leaves out the
+#: scales, which multiply partial sums.
 _PLAIN_INTEGERS = {4: 54, 8: 56}
-#: Instructions beside these for a stage of which each block is decoded once: loads, stores, scales.
+#: Other instructions (loads, stores, scales) for a stage of a ring that decodes once, and for a
+#: k-step of a ring under f32 scales.
 _BESIDE = 30
-#: Instructions that a matrix instruction takes the place of: itself, and vector instructions that
-#: cannot be issued behind it.
+#: Issue slots of a matrix instruction: its own, and those after it in which the SIMD can issue no
+#: vector instruction.
 _PRODUCT = 3
-#: Instructions beside decoding for a block of each packed tile: reads, scales.
+#: Other instructions (reads, scales) for a block of each tile of a side that is decoded.
 _OF_BLOCK = 7
-#: What waves get of LDS, and of the path to memory, when they all want it.
+#: Share of the bandwidth of LDS, or of the path to memory, that waves reach if all of them use it.
 _SHARED = 0.9
-#: Vector instructions that split 32 floats into so many bf16.
+#: Vector instructions that split 32 floats, by the number of bf16 that a float becomes.
 _SPLIT = {1: 0, 2: 160, 3: 240}
-#: How much longer than its busiest pipe a ring takes whose sums f32 scales multiply: matrix cores,
-#: path to memory, and instructions with fp8 on both sides; LDS, and instructions beside floats;
-#: these of one tile of columns; these where they decode integers. By the issue model, most within a
-#: fifth.
+#: Clocks of a ring under f32 scales, divided by those of its busiest pipe. In this order, if it is:
+#: matrix cores, the path to memory, or instructions of fp8 by fp8; LDS, or instructions of float
+#: rows; instructions of float rows with one tile of columns; instructions where integers are
+#: decoded. Taken from the issue model, from which most estimates differ by less than a fifth.
 _SLOWER, _SLOWER_LDS, _SLOWER_WAITS, _SLOWER_INTEGERS = 1.15, 1.35, 1.6, 1.25
-#: Instructions of these for the sums of a tile, and for the scales of its columns.
+#: Instructions of a ring under f32 scales for the sums of a tile, and for the scales of its
+#: columns: one for each of the 16 sums of a lane.
 _SCALED = 16
-#: How many of these where a stage has several runs: LLVM packs most, two sums each.
+#: Share of the instructions for sums that is left where a stage has several runs under a scale
+#: each: LLVM packs most of them, two sums an instruction.
 _PACKED_SUMS = 0.6
-#: Vector instructions of a stream for the sums of a tile and their scales, and bytes of a scale.
+#: Vector instructions of a stream for the sums of a tile and their f32 scales; bytes of a scale.
 _OF_SUMS, _SCALE = 10, 4
-#: What a workgroup waits for in a k-step where no other one works meanwhile: a part of a latency of
-#: memory, of a stream of scaled sides, and of one that decodes; clocks of a ring of floats, and of
-#: one that reads them two parts ahead, and of one whose sides are decoded once. By the issue model.
+#: Waits in a k-step of a workgroup that is alone on its compute unit, by the issue model. Streams,
+#: as a share of the memory latency: of scaled sides, and of sides that are decoded. Rings, in
+#: clocks: of floats, of floats that are read from LDS two parts ahead, and of sides that are
+#: decoded once.
 _STREAM_OF_SCALED, _STREAM_DECODES = 0.08, 0.05
 _RING_OF_FLOATS, _READ_AHEAD, _DECODED_ONCE = 100, 70, 280
-#: The part of a k-step of a ring of floats in which loads of a stage are issued: with two stages,
-#: and with more.
+#: Share of a k-step in which a ring of floats issues the loads of a stage: with two stages, and
+#: with more.
 _ISSUED_OF_TWO, _ISSUED = 0.4, 0.7
-#: How much longer such a workgroup takes where floats are split, beside that, and where f32 scales
-#: multiply sums, too; how much longer any takes where they are split once for all waves.
+#: Factors for kernels that split floats into several bf16. Applied before these waits to a
+#: workgroup that is alone, without and with f32 scales; applied to every workgroup of a ring that
+#: splits once for all waves.
 _SPLIT_ALONE, _SPLIT_SUMMED, _SPLIT_ONCE = 1.1, 1.25, 1.15
 
 
 def k_step_clocks(
     problem: Problem, schedule: GpuSchedule, device: Gpu, *, alone: bool = False
 ) -> float:
-    """Clocks that a unit needs for a k-step of one workgroup. `alone`: it has no other one."""
+    """Clocks that a compute unit needs for a k-step of one workgroup. `alone`: whether the unit has
+    no other workgroup, which would hide waits."""
     if schedule.transport == "decoded":
         clocks = _decoded_k_step(problem, schedule, device)
     elif any(problem.shared) and schedule.transport == "ring":
@@ -72,7 +80,8 @@ def k_step_clocks(
 
 
 def _alone(problem: Problem, schedule: GpuSchedule, device: Gpu, clocks: float) -> float:
-    """Clocks of a k-step of a workgroup that has a unit to itself, which needs so many of them."""
+    """Clocks of a k-step of a workgroup that is alone on its unit, with its waits. `clocks`: those
+    of its busiest pipe."""
     latency = device.rates.memory_latency
     if problem.is_dense or device.matrix.family != "mfma":
         return clocks
@@ -91,7 +100,7 @@ def _alone(problem: Problem, schedule: GpuSchedule, device: Gpu, clocks: float) 
 
 
 def _direct_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
-    """The same of a stream, or of a ring whose sums no f32 scales multiply."""
+    """Clocks of a k-step of a stream, or of a ring whose partial sums no f32 scales multiply."""
     unit, rates = device.unit, device.rates
     m, n = schedule.tiles
     waves = schedule.threads // unit.wave
@@ -114,8 +123,8 @@ def _direct_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> floa
         return max(matrix, fragments / rates.memory_bytes_per_clock)
     down, right, _ = schedule.waves
     loaded = problem.side_bytes(schedule, m * down, n * right)
-    # A side that waves do not share goes to registers, the other one through LDS; rings that decode
-    # have both there.
+    # A side that waves do not share goes straight to registers, and the other one through LDS. In
+    # rings that decode, both go through LDS.
     own = (m if right > 1 or problem.decodes else 0, n if down > 1 or problem.decodes else 0)
     staged = waves * problem.side_bytes(schedule, *own)
     staged += problem.side_bytes(schedule, own[0] * down, own[1] * right)
@@ -124,15 +133,16 @@ def _direct_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> floa
         return max(matrix, lds, path)
     shared = max(lds, path) / _SHARED
     if problem.is_dense:
-        # What is read in a block is multiplied in the next one.
+        # Fragments are read from LDS one block before they are multiplied.
         shared = max(lds + instruction.groups * rates.lds_latency, path)
-    # What is asked for comes some stages later.
+    # Loads arrive in the stages after the one that issues them: their latency is spread over these.
     late = rates.memory_latency / (problem.stage_k_steps(schedule) * max(1, schedule.stages - 2))
     return max(matrix, shared, late)
 
 
 def _decoding(problem: Problem, device: Gpu) -> tuple[int, int]:
-    """Vector instructions that decode, or split, a block of lhs and one of rhs."""
+    """Vector instructions that decode a block of lhs, or split its floats, and that decode one of
+    rhs."""
     converts, extends = device.matrix.converts, device.matrix.extends_fnuz
     known = _CONVERT if converts else _EXTEND if extends else _DECODE
     of_integers = _PLAIN_INTEGERS if any(problem.shared) else dict.fromkeys((4, 8), _INTEGERS)
@@ -151,11 +161,13 @@ def _decoding(problem: Problem, device: Gpu) -> tuple[int, int]:
 
 
 def _summed_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
-    """The same where f32 scales multiply the sums of a ring. LDS has the rows alone."""
+    """Clocks of a k-step of a ring whose partial sums are multiplied by f32 scales. Only the rows
+    of lhs are in LDS."""
     rates, instruction = device.rates, schedule.instruction
     (m, n), waves = schedule.tiles, schedule.waves[1]
     second = _decoding(problem, device)[1] if problem.parts else 0
-    # Each sum, and the scales of its column and of its row where these are not the same for a tile.
+    # Instructions for the sums of tiles; where columns of a tile have different scales, for these,
+    # and for their products with the scales of rows.
     scales = 0 if problem.one_scale else n + (m * n if problem.shared[0] else 0)
     runs = problem.runs(schedule)
     sums = m * n * (_PACKED_SUMS if runs > 1 else 1)
@@ -173,17 +185,18 @@ def _summed_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> floa
         issued * rates.issue * (waits if problem.parts else _SLOWER),
         lds / rates.lds_bytes_per_clock * _SLOWER_LDS,
         loaded / rates.memory_bytes_per_clock * _SLOWER,
-        # What is asked for comes some stages later.
+        # Loads arrive in the stages after the one that issues them.
         rates.memory_latency / (schedule.k_steps * max(1, schedule.stages - 1)),
     )
 
 
 def _decoded_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
-    """The same where a workgroup decodes a block of each row once, a lane one of each side."""
+    """Clocks of a k-step of a ring that decodes once: in each stage a lane decodes a block of a row
+    of each side, or a part of it, for the whole workgroup."""
     rates, instruction = device.rates, schedule.instruction
     m, n = schedule.tiles
     products = m * n * problem.parts * BLOCK // instruction.fragment
-    # Lanes that are more than the rows of a side decode parts of its blocks.
+    # Where a side has fewer rows than there are lanes, several lanes decode parts of each block.
     decoded = sum(
         count / max(1, min(PIECES, schedule.threads // rows))
         for count, rows in zip(
@@ -195,11 +208,11 @@ def _decoded_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> flo
     matrix = m * n * instruction.decoded_clocks * problem.parts
     down, right, _ = schedule.waves
     path = problem.side_bytes(schedule, m * down, n * right) / rates.memory_bytes_per_clock
-    # Each wave reads the floats of its tiles; those of a workgroup are written once.
+    # The floats of a workgroup are written to LDS once, and each wave reads those of its tiles.
     rows = schedule.rows * problem.parts + schedule.columns
     rows += down * right * instruction.rows * (m * problem.parts + n)
     lds = rows * BLOCK_BYTES * instruction.groups / rates.lds_bytes_per_clock
-    # What is asked for comes four blocks later.
+    # Blocks are loaded four blocks before they are decoded.
     late = rates.memory_latency * instruction.groups / K_STEPS
     clocks = max(matrix, issued * rates.issue, lds / _SHARED, path / _SHARED, late)
     return clocks * (_SPLIT_ONCE if problem.parts > 1 else 1)

@@ -1,4 +1,4 @@
-"""Where a lane stands: in its wave, its wave in the workgroup, and small operations on indices."""
+"""The place of a lane in its wave, and of its wave in the workgroup; operations on indices."""
 
 from __future__ import annotations
 
@@ -12,36 +12,42 @@ from mxc.dialects.generic import constant
 from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.passes.kernels.vectors import i32, index
 
-#: Lanes of a wave, where matrix instructions take scales.
+#: Lanes of a wave on gfx950 and gfx942, for kernels that other GPUs do not have, such as rings.
 LANES = 64
 
 
 def short(value: ir.Value) -> ir.Value:
-    """An index that is below 2 ** 31 as i32: instructions of 64 bits are several each."""
+    """Return an index below 2 ** 31 as i32: 64-bit operations take several instructions each."""
     return arith.index_cast(ir.IntegerType.get_signless(32), value)
 
 
 def long(value: ir.Value) -> ir.Value:
-    """An i32 that is not negative as an index."""
+    """Return an i32 that is not negative as an index."""
     return arith.index_castui(ir.IndexType.get(), value)
 
 
 def unknown_zero() -> ir.Value:
-    """An index that is zero, which LLVM does not know: what follows from it is computed where the
-    program says so. Neither does it wait in registers, nor what is in shared memory there."""
+    """Return an index that is zero, which LLVM does not know.
+
+    What depends on it is computed after this point. So LLVM neither computes addresses earlier and
+    keeps them in registers, nor values that are loaded from shared memory at such addresses.
+    """
     return long(pinned([constant(0, i32())])[0])
 
 
 def at_most(a: ir.Value, b: ir.Value | int) -> ir.Value:
-    """The lesser of both, of what is not negative."""
+    """Return the minimum of two values that are not negative."""
     return arith.minui(a, constant(b, a.type) if isinstance(b, int) else b)
 
 
 @dataclass(frozen=True)
 class Lane:
-    """`row` of its tile of lhs, `column` of that of rhs, `block` along K of those of a k-step.
+    """The place of a lane, as index values.
 
-    `group`: which rows of the result it has; `wave` of the workgroup, a scalar.
+    `lane`: its number in the wave. `row`: its row in a tile of lhs. `column`: its row in a tile of
+    rhs, which is a column of the result. `block`: its block along K among those of a k-step.
+    `group`: its lane group, which decides what sums of a tile it holds. `wave`: the number of its
+    wave in the workgroup, in a scalar register.
     """
 
     lane: ir.Value
@@ -53,14 +59,17 @@ class Lane:
 
 
 def lane_of(instruction: TileInstruction, start: ir.Value | None = None) -> Lane:
-    """The lane that runs, at the insertion point. `start`: added to its number, if not None."""
+    """Build the place of the lane that runs, at the insertion point.
+
+    `start`: an index that is added to the number of the lane in its workgroup, if not None.
+    """
     own = thread() if start is None else thread() + start
     lanes = instruction.unit.lanes
     lane = own % lanes
     row, group = lane % instruction.rows, lane // instruction.rows
     column = row
     if instruction.interleaved:
-        # Row 2 e + g of the result is sum e of group g: it is given column 8 g + e.
+        # Sum e of group g is row 2 e + g of the result: column 8 g + e of the tile is passed there.
         count = instruction.lane_groups
         column = row % count * instruction.run + row // count
     block = index(0) if instruction.unit.replicated else group

@@ -1,18 +1,19 @@
-"""The wave that is done last of several that leave something for each other in memory.
+"""Code for the last of several waves that have stored something, which reads all of it.
 
-    release; count = counter, which becomes one more
+    release; count = counter, and counter += 1
     if all others have counted: acquire; ..
 
-Waves are on several XCDs of gfx942 and gfx950, each of which has an L2 of its own. What a wave
-stored is in the L2 of its XCD; a load may find older bytes in its own L1 and L2. LLVM's memory
-model (User Guide for AMDGPU Backend) has these instructions for scope "agent":
+On gfx942 and gfx950, the waves may be on several XCDs, each of which has an L2 of its own. What a
+wave stores is in the L2 of its XCD, and a load of another wave may find older bytes in its own L1
+and L2. LLVM's memory model (User Guide for AMDGPU Backend) has these instructions for scope
+"agent":
 
     fence release      buffer_wbl2 sc1, s_waitcnt vmcnt(0)      L2 written back, and waited for
     atomicrmw          global_atomic_add .. sc0                 past L1; sc1 is for the system alone
     fence acquire      buffer_inv sc1                           L1, and what is not coherent in L2
 
-A wave waits for the stores of all of its lanes, so that one lane counts. The fences are no part of
-the atomic: only the last wave acquires, and each releases once.
+The release waits for the stores of all lanes of the wave, so it is enough that one lane counts. The
+fences are no part of the atomic, because only the last wave acquires, and each wave releases once.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ from mxc.passes.kernels.vectors import choose, equal, i32, when
 def last_wave(
     counters: ir.Value, place: ir.Value, lane: ir.Value, others: ir.Value
 ) -> Iterator[None]:
-    """Build what the wave does that counts after so many `others`, an i32: it sees their stores.
+    """Build, in the body of this context, what only the last wave does. It sees all stores.
 
-    `counters`: i32 [n] in global memory; `place`: of the counter of these waves, zero at first;
-    `lane`: an index.
+    It is the wave that counts after `others` other waves, an i32. `counters`: i32 [n] in global
+    memory. `place`: the index of the counter of these waves, which is zero at first. `lane`: the
+    number of the lane in its wave, an index.
     """
     fence("release")
 

@@ -1,20 +1,21 @@
-"""Results of a product that become MX blocks along the columns, before they are stored.
+"""Convert the result of a product to MX blocks along the columns, and store them.
 
-A lane has quads of consecutive columns of one row; so a block of 32 lies in a few lanes of the same
-row: of four groups of 16 lanes, in two tiles, or of both groups of 32, in one tile.
+A lane has quads of consecutive columns of one row. So a block of 32 lies in a few lanes: with tiles
+of 16 rows in four lanes, one of each group, and two tiles; with tiles of 32 rows in two lanes, one
+of each group, and one tile.
 
     16 rows   quad of tile t in group g: columns 16 t + 4 g          two quads a block, four lanes
     32 rows   quad q in group g:         columns 8 q + 4 g           four quads a block, two lanes
 
-v_permlane{16,32}_swap exchange halves of two quads between groups, after which a lane has 8 (16)
-consecutive columns:
+v_permlane{16,32}_swap exchanges quads between groups, after which a lane has 8 (16) consecutive
+columns:
 
     16 rows   group g: 16 (g % 2) + 8 (g / 2) ..
     32 rows   group g: 16 g ..
 
-The largest magnitude of a block goes the same way. What is then done is what
-blocks/quantize.py does; a lane stores its elements at once. Eight of 6 bits are no whole registers:
-there, one of two lanes with consecutive columns stores for both.
+The lanes of a block find its largest magnitude by the same exchanges. Blocks are converted as in
+blocks/quantize.py, and a lane stores its elements with one store. Eight elements of 6 bits are no
+whole registers: there, one of two lanes with consecutive columns stores for both.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def tiles_of(instruction: TileInstruction) -> int:
 
 @dataclass(frozen=True)
 class BlockOutput:
-    """Results [rows, width] as blocks: `elements`, i32, and `scales`, i8, are bounded buffers."""
+    """Results [rows, width] that are stored as blocks, to bounded buffers: `elements`, i32, and
+    `scales`, i8."""
 
     conversion: BlockConversion
     width: int
@@ -52,13 +54,13 @@ class BlockOutput:
 
     @staticmethod
     def row_sizes(conversion: BlockConversion, width: int) -> tuple[int, int]:
-        """Words of a row's elements, and bytes of its scales."""
+        """Words (i32) of the elements of a row, and bytes of its scales."""
         blocks = width // BLOCK
         return blocks * conversion.format.block_bytes // 4, blocks
 
     @staticmethod
     def buffers(conversion: BlockConversion, rows: Size, width: int) -> list[Buffer]:
-        """The elements and the scales."""
+        """The buffers of the elements and of the scales of so many rows."""
         sizes = BlockOutput.row_sizes(conversion, width)
         return [
             Buffer([product(rows, size)], element)
@@ -68,10 +70,11 @@ class BlockOutput:
     def store(
         self, quads: Sequence[ir.Value], row: ir.Value, column: ir.Value, inside: ir.Value
     ) -> None:
-        """Convert and store a block of each row: `quads` of this lane, f32 [4], by column.
+        """Convert and store a block of each row of a tile. `quads`: those that this lane has of the
+        block, f32 [4], by column.
 
-        `row`: this lane's; `column`: the first of the block, one for the wave; `inside`: whether
-        there is this block. All lanes of the wave run.
+        `row`: the row of this lane. `column`: the first column of the block, the same in all lanes
+        of the wave. `inside`: whether the result has this block. All lanes of the wave have to run.
         """
         values = self._run(quads)
         byte = self.conversion.scale(values, self._across)
@@ -84,11 +87,12 @@ class BlockOutput:
         stores = inside & self._is(self.lane.group)
         at = arith.select(stores, block, index(BEYOND))
         memref.StoreOp(arith.trunci(i8(), byte), self.scales, [at])
-        # One block after the other: many at once would take the registers of another wave.
+        # Blocks are not interleaved: that would take the registers of another wave.
         no_reordering()
 
     def _run(self, quads: Sequence[ir.Value]) -> ir.Value:
-        """The consecutive columns of this lane, f32 [8] or [16]."""
+        """Exchange quads with other lanes: the consecutive columns of this lane, f32 [8] or
+        [16]."""
         size, runs = self.instruction.rows, []
         bits = [bitcast(quad, i32(), QUAD) for quad in quads]
         half = len(quads) // 2
@@ -102,14 +106,15 @@ class BlockOutput:
         return bitcast(whole, f32(), len(runs))
 
     def _across(self, largest: ir.Value) -> ir.Value:
-        """The largest of all lanes that have columns of the block."""
+        """The largest i32 of all lanes that have columns of the block."""
         for size in (16, 32):
             if size >= self.instruction.rows:
                 largest = arith.maxsi(*swapped(largest, largest, size))
         return largest
 
     def _words(self, packed: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value | None]:
-        """What this lane stores, at which word of the block, and whether (None: it does)."""
+        """Return the words that this lane stores, the word of the block at which they begin, and
+        whether the lane stores (None: every lane does)."""
         words = BLOCK // 2 * self.conversion.format.element.bits // 32
         group = self.lane.group
         if self.instruction.rows == BLOCK:
@@ -117,7 +122,7 @@ class BlockOutput:
         start, late = group % 2 * words, group // 2
         if words % 2 == 0:
             return packed, start + late * (words // 2), None
-        # 48 bits, and the 48 of the lane that has the next columns.
+        # The 48 bits of this lane, then the 48 of the lane that has the next columns.
         words_of = [vector.extract(packed, [], [at]) for at in range(2)]
         (low, next_low), (high, next_high) = (swapped(word, word, 32) for word in words_of)
         middle = high | next_low << 16

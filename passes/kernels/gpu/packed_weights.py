@@ -17,18 +17,21 @@ from mxc.passes.kernels.parameters import load, loads, parameters_of, read_only_
 from mxc.passes.kernels.vectors import i8
 from mxc.targets.matrix_unit import MatrixUnit
 
-#: Lane groups with different blocks along K, at most.
+#: Lane groups with different blocks along K, the most that an instruction has.
 _GROUPS = 4
 
 
 class PackedWeights:
-    """The parameters of a module that kernels read in panels: those whose elements nothing else
-    reads, if all kernels read as many rows of as many experts."""
+    """The parameters of a module that kernels read in panels.
+
+    These are weights whose elements only such kernels read, and all of them in one order: as the
+    same number of bytes, and as matrices whose panels coincide (formats/panels.py).
+    """
 
     def __init__(
         self, module: ir.Operation, calls: Sequence[GpuContractionCall], unit: MatrixUnit
     ) -> None:
-        """Find them, before any of `calls` is lowered for `unit`."""
+        """Find these parameters, before any of `calls` is lowered for `unit`."""
         self._module = module
         fitting = [call for call in calls if reads_panels(call, Results.of(call, unit), unit)]
         lowered = {op for call in fitting for op in (call.op, *call.chain)}
@@ -45,7 +48,10 @@ class PackedWeights:
         self._bytes = {name: size for name in known for size in sizes[name]}
 
     def read_by(self, call: GpuContractionCall) -> GpuContractionCall:
-        """The call, reading panels if its weights are packed; loads them at the insertion point."""
+        """Return the call; if its weights are packed, one that reads them in panels.
+
+        The load of the packed weights is built at the insertion point.
+        """
         name = call.parameter
         if name is None or name not in self._bytes:
             return call
@@ -53,7 +59,7 @@ class PackedWeights:
         return replace(call, right=replace(call.right, panels=1), rhs=(packed, *call.rhs[1:]))
 
     def relay(self) -> None:
-        """Give the parameters their layout, after all calls are lowered."""
+        """Set the type and the layout of the parameters, after all calls are lowered."""
         for name in self._bytes:
             relay(self._module, name, self._type(name), LAYOUT, self._matrices[name])
 
@@ -62,11 +68,11 @@ class PackedWeights:
 
 
 def reads_panels(call: GpuContractionCall, results: Results, unit: MatrixUnit) -> bool:
-    """Whether the kernels of a call read panels, if nothing else reads its weights.
+    """Return whether the kernels of a call read panels, if nothing else reads its weights.
 
-    Lanes must read whole pieces of blocks, which they do not where several sums share a block.
-    Kernels that pack keys and values have no registers left for the addresses of panels, where
-    lanes have few.
+    Each lane must read whole pieces of 16 bytes. It does not if a k-step is several sums, because
+    lanes then have parts of a block. Kernels that pack keys and values have no registers left for
+    the addresses of panels on GPUs with few registers per lane.
     """
     if results.in_blocks and results.rotary is not None and not loaded_ahead(unit):
         return False
@@ -77,6 +83,6 @@ def reads_panels(call: GpuContractionCall, results: Results, unit: MatrixUnit) -
 
 
 def _bytes(call: GpuContractionCall) -> int:
-    """Bytes of all experts in panels."""
+    """Return the bytes of the elements of all experts in panels."""
     rows = max(call.of.experts, 1) * padded(call.of.n)
     return rows * call.right.blocks * call.right.block_bytes

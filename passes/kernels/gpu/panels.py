@@ -1,13 +1,13 @@
-"""Where the bytes of a row lie in memory: one after the other, or in panels of 16 rows.
+"""Addresses of the bytes of an operand's rows: row after row, or in panels of 16 rows.
 
-  rows of a side           in a panel               of 16 bytes each
+  row after row            in a panel               a0, a1, ..: 16 bytes each
   r0: a0 a1 a2 ..          a0 b0 c0 .. p0           piece 0 of 16 rows, then
   r1: b0 b1 b2 ..    ->    a1 b1 c1 .. p1           piece 1 of 16 rows, ..
   ..                       ..
 
-Adjacent lanes of a matrix instruction have adjacent rows. Where rows follow each other, a load of
-16 bytes a lane reads from as many lines as there are rows; in panels 16 lanes read 256 bytes that
-lie together. Weights that are parameters are packed so when a model is compiled
+Adjacent lanes of a matrix instruction have adjacent rows. If memory has row after row, a load of 16
+bytes per lane touches as many cache lines as there are rows. In panels, 16 lanes read 256
+consecutive bytes. Weights that are parameters are packed in panels when a model is compiled
 (compiler/packing/panels.py).
 """
 
@@ -19,17 +19,18 @@ from iree.compiler import ir
 
 from mxc.formats.panels import PANEL
 
-#: The layout of a parameter in panels, a name in compiler/packing/panels.py.
+#: Name of the layout of parameters in panels, a key of UNITS in compiler/packing/panels.py.
 LAYOUT = "panel16x16"
-#: Bytes of a row that lie together.
+#: Bytes of a row that are contiguous in a panel.
 PIECE = 16
 
 
 class SideMemory(Protocol):
-    """A side in memory: rows of `blocks` blocks.
+    """An operand in memory: rows of `blocks` blocks.
 
-    `panels`: 0 where rows follow each other; else they are in panels, and so many rows of the side
-    are one row in memory, of which each has a part of K.
+    `panels`: 0 if rows are stored one after the other. Otherwise rows are in panels, and each row
+    in memory is cut along K into `panels` consecutive rows of this operand: 1 if it is not cut,
+    more with split K (ring/split.py).
     """
 
     @property
@@ -44,20 +45,21 @@ class SideMemory(Protocol):
 
     @property
     def panels(self) -> int:
-        """As above."""
+        """How rows are stored; see the class."""
         ...
 
 
 def padded(rows: int) -> int:
-    """Rows of whole panels."""
+    """Return `rows` rounded up to whole panels."""
     return -(-rows // PANEL) * PANEL
 
 
 def start_of(side: SideMemory, row: ir.Value, block: ir.Value | int = 0) -> ir.Value:
-    """The first byte of a row, or of a block of it.
+    """Return the offset in bytes of the first byte of a row, or of block `block` of the row.
 
-    The block is added before the multiplication: LLVM keeps more registers for two products, and
-    queries, keys and values of heads of 128 at K = 8192 spill on gfx1151.
+    The block is added before the multiplication. With two multiplications LLVM keeps more
+    registers, and the product for queries, keys and values spills on gfx1151 (heads of 128,
+    K = 8192).
     """
     if not side.panels:
         return (row * side.blocks + block) * side.block_bytes
@@ -69,17 +71,23 @@ def start_of(side: SideMemory, row: ir.Value, block: ir.Value | int = 0) -> ir.V
 
 
 def spread(side: SideMemory) -> int:
-    """How far apart in memory bytes of a row are that are 16 apart, by 16."""
+    """Return the factor by which distances within a row grow in memory.
+
+    It is for distances that are multiples of 16 bytes.
+    """
     return PANEL if side.panels else 1
 
 
 def along(side: SideMemory, offset: ir.Value) -> ir.Value:
-    """How far from the start of a row its byte `offset` is, a multiple of 16."""
+    """Return how many bytes after the start of a row its byte `offset` is in memory.
+
+    `offset` is a multiple of 16.
+    """
     return offset * PANEL if side.panels else offset
 
 
 def within(side: SideMemory, offset: ir.Value) -> ir.Value:
-    """The same of any byte."""
+    """Return what `along` returns, for an `offset` that need not be a multiple of 16."""
     if not side.panels:
         return offset
     return offset // PIECE * (PIECE * PANEL) + offset % PIECE

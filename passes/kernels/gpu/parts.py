@@ -1,4 +1,7 @@
-"""What a workgroup sees of a buffer, so that its offsets are small however large that is."""
+"""Bounded views of the part of a buffer that a workgroup uses.
+
+Offsets within a view are small, however large the buffer is.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ from mxc.passes.kernels.vectors import i8, index, of
 
 
 def rows_of(buffer: ir.Value, size: int, start: ir.Value, most: int, total: Size) -> ir.Value:
-    """The rows from `start` on of a flat buffer of `total` rows of `size` elements, `most` of them
-    at most: bounded. What is read after them is zero.
+    """Return a bounded view of the rows from `start` on of a flat buffer, at most `most` rows.
+
+    The buffer has `total` rows of `size` elements. Loads past the end of the view return zero.
     """
     left = value_of(total) - start
     count = at_most(left, most) * size
@@ -29,7 +33,7 @@ def rows_of(buffer: ir.Value, size: int, start: ir.Value, most: int, total: Size
 
 
 def flat(buffer: ir.Value) -> ir.Value:
-    """A memref of rows, or of one, as one row."""
+    """Collapse a memref of rank 2 to rank 1. One of rank 1 is returned unchanged."""
     kind = ir.MemRefType(buffer.type)
     if kind.rank == 1:
         return buffer
@@ -43,7 +47,10 @@ def flat(buffer: ir.Value) -> ir.Value:
 def load_bytes(
     buffer: ir.Value, at: ir.Value, count: int, inside: ir.Value | None = None
 ) -> ir.Value:
-    """`count` bytes of a bounded buffer of i8; zeros where they are not `inside`, an i1."""
+    """Load `count` bytes of a bounded buffer of i8 from offset `at` on.
+
+    `inside`, an i1: if it is false, the offset is out of bounds and the bytes are zero.
+    """
     if inside is not None:
         at = arith.select(inside, at, index(BEYOND))
     return vector.load(of(i8(), count), buffer, [at])

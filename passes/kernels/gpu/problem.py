@@ -1,4 +1,4 @@
-"""A product as the model of time has it (cost.py): shapes and widths alone."""
+"""A product as the cost model (cost.py) sees it: shapes and bit widths, without MLIR."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from mxc.passes.kernels.gpu.float_scales import StepFactors, factors_of_step, su
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 
-#: Bits of an element with a scale, at most.
+#: Most bits of an element with a scale: wider elements are floats without scales.
 WIDEST = 8
-#: Bits of floats that a ring multiplies as they are, at most.
+#: Most bits of floats that a ring multiplies as they are.
 NARROW = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """`groups` products of [rows, blocks] and [columns, blocks], elements of so many bits.
+    """`groups` products of [rows, blocks] and [columns, blocks], where a block is 32 elements along
+    K. Pairs are for lhs and rhs. `bits`: of an element in memory.
 
-    `halves`: 2 where the columns are computed in halves. `width`: columns of the result; 0: those
-    of a half. `experts`: different rhs that
-    the groups read; 0 where they read one. `parts`: the floats that an element of lhs is
-    multiplied as; 0 where both sides are multiplied as they are, with their scales. `shared`: of
-    lhs and of rhs the blocks that share an f32 scale, which multiplies sums; 0 without such scales.
-    `one_scale`: whether the columns of a tile share those of rhs.
-    `in_blocks`: all columns of a block of the result are stored together. `integers`: whether the
-    elements of lhs and of rhs are integers, which no conversion of scaled elements decodes;
-    `by_floats`: whether their scales are E4M3, which no such conversion takes.
-    `splits`: numbers of parts that K may be cut into, of workgroups that share a tile. `panels`:
-    whether rhs is packed in panels.
+    `halves`: 2 if the columns of rhs are computed in two halves, as for a gate. `width`: columns of
+    the result; 0 stands for columns / halves. `experts`: number of different rhs from which groups
+    read one each; 0 if all groups read the same. `parts`: number of floats in registers whose sum
+    is an element of lhs; 0 if elements of both sides are multiplied as they are, under their
+    scales. `shared`: number of blocks that share an f32 scale, which multiplies partial sums; 0
+    without such scales. `one_scale`: whether all columns of a tile share the scales of rhs.
+    `in_blocks`: whether all columns of a block of 32 of the result are stored together.
+    `integers`: whether elements are integers, which scaled conversions do not decode. `by_floats`:
+    whether scales are E4M3, which these conversions do not take. `splits`: the numbers of parts
+    into which K may be cut, for several workgroups of a tile. `panels`: whether rhs is packed in
+    panels.
     """
 
     rows: int
@@ -66,22 +67,27 @@ class Problem:
 
     @property
     def workgroups_of(self) -> int:
-        """Different rhs that are read."""
+        """Number of different rhs that a call reads."""
         return min(self.groups, self.experts) if self.experts else 1
 
     def runs(self, schedule: GpuSchedule) -> int:
-        """Runs of a stage of a ring that are under one f32 scale of each side."""
+        """Runs of blocks in a stage of a ring, each under one f32 scale of each side; 1 if neither
+        side has such scales."""
         blocks = schedule.k_steps * schedule.instruction.groups
         return blocks // math.gcd(blocks, *(each for each in self.shared if each))
 
     def sums(self, schedule: GpuSchedule) -> int:
-        """Sums of a k-step of a stream that f32 scales multiply; 0 without such scales."""
+        """Partial sums of a tile in a k-step of a stream, each multiplied by f32 scales; 0 if
+        neither side has such scales."""
         shared = [each for each in self.shared if each]
         return sums_of(schedule.instruction.groups, *shared) if shared else 0
 
     def scales_of_step(self, schedule: GpuSchedule) -> list[tuple[int, StepFactors]]:
-        """For each side with f32 scales the rows of them that a lane of a stream reads, one of lhs
-        and one for each of its sums of rhs, for all its tiles; and the scales of a row in a step.
+        """For each side with f32 scales: how many rows of scales a lane of a stream reads for all
+        its tiles, and the scales of a row in a step.
+
+        For a tile of lhs a lane reads one row of scales. For a tile of rhs it reads one for each of
+        its columns, or a single one where these share it.
         """
         instruction, sums = schedule.instruction, self.sums(schedule)
         (m, n), columns = schedule.tiles, 1 if self.one_scale else instruction.totals
@@ -92,14 +98,15 @@ class Problem:
         ]
 
     def row_bytes(self, side: int) -> int:
-        """Bytes of a block of a row of lhs (0) or rhs (1), with its scale."""
+        """Bytes of a block of 32 of a row of lhs (`side` 0) or rhs (1), with its scale."""
         return BLOCK * self.bits[side] // 8 + (not self.is_dense)
 
     def side_bytes(self, schedule: GpuSchedule, m: int, n: int) -> int:
-        """Bytes of a k-step, for so many tiles of lhs and of rhs."""
+        """Bytes of a k-step of `m` tiles of lhs and `n` tiles of rhs."""
         size = schedule.instruction.rows * schedule.instruction.groups
         return size * (m * self.row_bytes(0) + n * self.row_bytes(1))
 
     def stage_k_steps(self, schedule: GpuSchedule) -> float:
-        """K-steps of a stage of a ring; those of a dense product are over one block."""
+        """K-steps of a stage of a ring, of a block for each lane group. In the schedule of a dense
+        product a k-step is one block."""
         return schedule.k_steps / (schedule.instruction.groups if self.is_dense else 1)

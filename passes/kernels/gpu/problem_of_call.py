@@ -1,4 +1,4 @@
-"""A call as the model of time has it (gpu/problem.py)."""
+"""Describe a call for the cost model (problem.py)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION
 from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.targets.matrix_unit import MatrixUnit
 
-#: Parts that K is cut into, at most.
+#: Most parts into which K is cut.
 _MOST_SPLITS = 16
-#: Groups that a product is taken to have where they come with each call.
+#: Number of groups that is assumed where it comes with each call.
 _GROUPS = 32
 
 
 def problem_of(call: GpuContractionCall, results: Results, unit: MatrixUnit) -> Problem:
-    """The shapes and widths of a call for `unit`, and of what is computed after it."""
+    """Return the shapes and widths of a call on `unit`, with what follows the product in its
+    kernel. Rows that come with each call are given as 1."""
     return Problem(
         rows=1 if call.of.m is None else call.of.m,
         columns=call.of.n,
@@ -43,7 +44,8 @@ def problem_of(call: GpuContractionCall, results: Results, unit: MatrixUnit) -> 
 
 
 def _splits(call: GpuContractionCall) -> tuple[int, ...]:
-    """Numbers of parts that K may be cut into."""
+    """Return the numbers of parts into which K may be cut; none for dense sides, experts or
+    groups."""
     if call.is_dense or call.of.experts or call.of.batch != 1:
         return ()
     return tuple(
@@ -62,12 +64,13 @@ def _has_float_scales(side: ScaledBlocks | FloatBlocks) -> bool:
 
 
 def _parts(call: GpuContractionCall) -> int:
-    """Parts of an element of lhs, as floats in registers."""
+    """Return the number of floats in registers whose sum is an element of lhs; 0 if none is
+    decoded."""
     if call.decoded is None:
         return 0
     return call.left.parts(call.decoded) if isinstance(call.left, FloatBlocks) else 1
 
 
 def _shared(side: ScaledBlocks | FloatBlocks) -> int:
-    """Blocks of 32 that have one f32 scale, which multiplies sums; 0 where there is none."""
+    """Return the number of blocks of 32 that share an f32 scale; 0 if a side has no such scales."""
     return side.shared if isinstance(side, ScaledBlocks) and side.multiplies_sums else 0

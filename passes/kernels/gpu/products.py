@@ -1,8 +1,8 @@
-"""The ways to multiply what was loaded: scaled matrix instructions, or those of bf16 and f16.
+"""Multiplication of loaded sides, by scaled matrix instructions or by those for bf16 and f16.
 
-Under f32 scales either makes sums of blocks, which are scaled after it. All keep their totals in
-the same lanes: the sides are swapped, so that a lane has a row of lhs and quads of consecutive
-columns.
+Under f32 scales, either computes sums of blocks, which are then multiplied by the scales. All keep
+their totals in the same lanes: the sides are swapped, so that a lane has a row of lhs and quads of
+consecutive columns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mxc.passes.kernels.vectors import parts_of
 
 @dataclass(frozen=True)
 class ScaledProduct:
-    """Both sides scaled: the instruction takes elements and scales as they are."""
+    """Product of two scaled sides by instructions that take elements and scales as they are."""
 
     instruction: TileInstruction
     lhs: ScaledSide
@@ -29,11 +29,11 @@ class ScaledProduct:
 
     @property
     def k_steps(self) -> int:
-        """K-steps of a step."""
+        """Number of k-steps in a step."""
         return self.instruction.k_steps
 
     def add(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded, k_step: int) -> list[ir.Value]:
-        """The totals with a k-step of the step added."""
+        """Return `totals`, a vector per tile of the result, with a k-step of the step added."""
         totals = list(totals)
         columns = range(len(self.rhs.rows))
         right = [self.rhs.fragment(rhs, n, k_step) for n in columns]
@@ -50,14 +50,14 @@ class ScaledProduct:
     ) -> ir.Value:
         shape = self.instruction.shape
         if self.instruction.unit.family == "wmma":
-            # The four scales are those of the lanes of one group, whose blocks these are.
+            # The four blocks are those whose scales the lanes of group `k_step` have loaded.
             return scaled_wmma(shape, a, b, c, scales, k_step * self.instruction.rows)
         return scaled_mfma(shape, a, b, c, scales, (k_step, k_step))
 
 
 @dataclass(frozen=True)
 class DecodedProduct:
-    """Floats, or elements that become floats in registers, by such."""
+    """Product of sides that are floats in registers: loaded as floats, or decoded to them."""
 
     instruction: TileInstruction
     lhs: WaveSide
@@ -65,18 +65,22 @@ class DecodedProduct:
 
     @property
     def k_steps(self) -> int:
-        """K-steps of a step."""
+        """Number of k-steps in a step."""
         return K_STEPS
 
     def add(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded, k_step: int) -> list[ir.Value]:
-        """The totals with a k-step of the step added."""
+        """Return `totals`, a vector per tile of the result, with a k-step of the step added."""
         (found,) = self.sums([totals], lhs, rhs, k_step)
         return found
 
     def sums(
         self, starts: list[list[ir.Value]], lhs: Loaded, rhs: Loaded, k_step: int
     ) -> list[list[ir.Value]]:
-        """A k-step of the step, added part by part along K to as many totals as there are parts."""
+        """Multiply a k-step in parts along K, each of which has totals of its own.
+
+        `starts`: the totals of each part, to which its products are added. Returns the new totals
+        of each part.
+        """
         found, parts = [list(totals) for totals in starts], len(starts)
         columns = range(len(self.rhs.rows))
         right = [self._fragments(self.rhs, rhs, n, k_step) for n in columns]
@@ -86,20 +90,23 @@ class DecodedProduct:
                 at = m * len(columns) + n
                 for number, ((fragment,), floats) in enumerate(zip(right[n], left, strict=True)):
                     own = found[number * parts // len(left)]
-                    for each in reversed(floats):  # the least first
+                    for each in reversed(floats):  # the smallest first
                         own[at] = multiply_floats(self.instruction, fragment, each, own[at])
         return found
 
     def _fragments(
         self, side: WaveSide, loaded: Loaded, tile: int, k_step: int
     ) -> list[list[ir.Value]]:
-        """The bf16 that add up to each fragment; there is one for weights."""
+        """Return the fragments of a tile in a k-step, each as the floats that add up to it.
+
+        Weights have one float for each.
+        """
         split = side.parts(loaded, tile, k_step)
         by_part = [self._cut(list(part)) for part in zip(*split, strict=True)]
         return [list(parts) for parts in zip(*by_part, strict=True)]
 
     def _cut(self, runs: list[ir.Value]) -> list[ir.Value]:
-        """Runs of 8 along K as fragments of what an instruction takes of a lane."""
+        """Cut or concatenate runs of 8 along K to fragments that an instruction takes of a lane."""
         size = self.instruction.fragment
         if size > FRAGMENT:
             return [
@@ -112,25 +119,30 @@ class DecodedProduct:
 def multiply_floats(
     instruction: TileInstruction, a: ir.Value, b: ir.Value, c: ir.Value
 ) -> ir.Value:
-    """c f32 and the product of fragments of bf16 or f16."""
+    """Return c, f32, plus the product of fragments of bf16 or f16."""
     return multiply_tiles(instruction, instruction.form.k, a, b, c)
 
 
 def multiply_tiles(
     instruction: TileInstruction, k: int, a: ir.Value, b: ir.Value, c: ir.Value
 ) -> ir.Value:
-    """c and the product of fragments, by the instruction of as many rows for `k` elements along K
-    of their type."""
+    """Return c plus the product of fragments.
+
+    It is computed by the instruction with the rows of `instruction`, and with `k` elements along K
+    of the type of the fragments.
+    """
     multiply = {"mfma": mfma, "wmma": wmma}[instruction.unit.family]
     return multiply((instruction.rows, instruction.rows, k), a, b, c)
 
 
 @dataclass(frozen=True)
 class SummedProduct:
-    """Sides of which one or both have f32 scales: a k-step is `sums` sums, each under one of both.
+    """Product of sides of which one or both have f32 scales.
 
-    sum = product of a part of the k-step, from zero,
-    totals += sum * (scale of the row * scale of the column)
+    A k-step is `sums` sums, each under one scale of each side that has them:
+
+        sum = product of a part of the k-step, from zero
+        totals += sum * (scale of the row * scale of the column)
     """
 
     product: ScaledProduct | DecodedProduct
@@ -138,11 +150,11 @@ class SummedProduct:
 
     @property
     def k_steps(self) -> int:
-        """K-steps of a step."""
+        """Number of k-steps in a step."""
         return self.product.k_steps
 
     def add(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded, k_step: int) -> list[ir.Value]:
-        """The totals with a k-step of the step added."""
+        """Return `totals`, a vector per tile of the result, with a k-step of the step added."""
         left, right = self.product.lhs, self.product.rhs
         kind = totals[0].type
         zero = [zeros(kind)] * len(totals)
@@ -161,9 +173,10 @@ class SummedProduct:
 def _factors(
     side: WaveSide, loaded: Loaded, place: tuple[int, int], kind: ir.Type
 ) -> list[ir.Value | None]:
-    """What a side multiplies the sums of each tile by; None where it has no f32 scales.
+    """Return the f32 scales of a side for each of its tiles, as `kind`, the type of the sums.
 
-    `place`: a k-step of the step, and a sum of it.
+    None for each tile if the side has no f32 scales. `place`: a k-step of the step, and the number
+    of a sum of it.
     """
     return [
         vector.broadcast(kind, vector.extract(each, [], [0]))
@@ -174,7 +187,7 @@ def _factors(
 
 
 def _times(row: ir.Value | None, column: ir.Value | None) -> ir.Value:
-    """The factor of a tile; one of both there is."""
+    """Return the factor of a tile of the result: the product of both scales, or the only one."""
     if row is None or column is None:
         found = column if row is None else row
         assert found is not None

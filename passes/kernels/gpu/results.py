@@ -1,4 +1,5 @@
-"""What the kernel of a product computes after it: an epilogue, and what its results become."""
+"""What the kernel of a product computes after the product: an epilogue, and a quantization or a
+rotary write of its result."""
 
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ _TILE = 16
 
 @dataclass(frozen=True)
 class Results:
-    """The stages of `after`; then `blocks`, a quantization, or `write`, a rotary embedding, of
-    which `rotary` is the kernel; or neither."""
+    """The epilogue `after`, then at most one of: `blocks`, a quantization to MX blocks; `write`, a
+    rotary embedding of queries and keys with the writing of keys and values, described by the
+    kernel `rotary`."""
 
     after: Epilogue
     blocks: Quantization | None = None
@@ -33,7 +35,7 @@ class Results:
 
     @staticmethod
     def of(call: GpuContractionCall, unit: MatrixUnit) -> Results:
-        """Those of a call, for the instructions of `unit`."""
+        """Return what the kernel of a call computes with the instructions of `unit`."""
         after = epilogue(call.op, _TILE, keeps=True)
         value = after.last(call.op).results[0]
         if after.stores != "f32" or after.kept is not None:
@@ -44,22 +46,24 @@ class Results:
         return Results(after, None, *(heads_of(value, unit.lanes) or ()))
 
     def last(self, op: ir.Operation) -> ir.Operation:
-        """Last operation that the kernel computes, of those of the contraction `op`, but for a
+        """The last operation that the kernel of the contraction `op` computes, not counting a
         quantization."""
         return self.after.last(op) if self.write is None else self.write.op
 
     @property
     def in_blocks(self) -> bool:
-        """Whether all columns of a block of 32 are stored together."""
+        """Whether all columns of a block of 32 are stored together, because they become MX
+        blocks."""
         return self.blocks is not None or (self.rotary is not None and self.rotary.in_blocks)
 
     @property
     def halves(self) -> int:
-        """Parts of the columns that a kernel computes beside one another."""
+        """2 if the columns of rhs are computed in two halves, for a gate or rotary pairs; else
+        1."""
         return 2 if self.after.gated or self.rotary is not None else 1
 
 
 def _is_one_product(call: GpuContractionCall, value: ir.Value) -> bool:
-    """Whether the result is [rows, columns], of weights that a buffer reaches."""
+    """Whether the result is [rows, columns] without experts, and one buffer reaches the weights."""
     size = call.of.n * call.of.k * call.right.bits // 8
     return len(shape_of(value)) == 2 and not call.of.experts and size < BEYOND

@@ -1,10 +1,11 @@
-"""The router of a mixture of experts within the kernel of the norm before it, on GPUs.
+"""The router of a mixture of experts, as a part of the kernel of the norm before it, on GPUs.
 
-    logits   16 lanes an expert: 8 elements of each iteration, summed over places, then lanes by DPP
-    chosen   a lane an expert: how many go before it is its place (top_k.py)
-    shares   a lane a choice: exp(chosen - greatest) / sum of these, in the order of the choices
+    logits   16 lanes for each expert: a lane multiplies 8 elements at a time by multiply-adds; its
+             8 sums are added up, then those of the lanes by DPP
+    chosen   a lane for each expert: the number of logits before its own is its place (top_k.py)
+    shares   a lane for each choice: exp(chosen - greatest) / sum of these, in the order of choices
 
-The row is in shared memory, in which the logits and what is chosen follow it.
+The row, the logits and the chosen logits are in LDS.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from mxc.passes.kernels.gpu.top_k import known, places_before
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.vectors import below, equal, f32, i32, index, load, loop, of, splat, when
 
-#: Consecutive elements of a lane; of these how many are loaded before the first is waited for.
+#: Consecutive elements that a lane loads at once; such loads that are issued before the first wait.
 _RUN, _AHEAD = 8, 8
-#: Experts are counted in so many, and at most.
+#: Experts have to be a multiple of the first number, and at most the second.
 _FOUR, _MOST = 4, 1024
-#: Types of weights and biases.
+#: Types of weights and biases -> bytes of an element.
 _FLOATS = {"bf16": 2, "f16": 2, "f32": 4}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """The `choices` best of `experts`, by weights of type `weight` and biases of type `bias`, ""
-    where there are none, of rows that are `rounded` to bf16 or are not."""
+    """A router that chooses `choices` of `experts` for each row. `weight`, `bias`: types of the
+    weights, and of the biases ("" without). `rounded`: whether rows are rounded to bf16 first."""
 
     experts: int
     choices: int
@@ -50,7 +51,7 @@ class Route:
 
     @staticmethod
     def of(call: RouteCall, width: int, rounded: bool) -> Route | Reason:
-        """The router of a call, or why no kernel has it."""
+        """Return the router of a call on rows of `width` elements, or why no kernel computes it."""
         experts, choices = shape_of(call.weight)[0], shape_of(call.op.results[0])[1]
         weight = str(element_of(call.weight))
         bias = "" if call.bias is None else str(element_of(call.bias))
@@ -68,21 +69,21 @@ class Route:
 
     @property
     def name(self) -> str:
-        """For symbols."""
+        """A part of the symbol of the kernel."""
         types = "_".join(filter(None, (self.weight, self.bias, "rounded" * self.rounded)))
         return f"top_{self.choices}_of_{self.experts}_{types}"
 
     def given(self, width: int) -> list[Buffer]:
-        """Weights and biases."""
+        """The buffers of the weights and of the biases, if any."""
         biases = [Buffer([self.experts], ir.Type.parse(self.bias))] if self.bias else []
         return [Buffer([self.experts, width], ir.Type.parse(self.weight)), *biases]
 
     def made(self, rows: Size) -> list[Buffer]:
-        """Shares, and experts."""
+        """The buffers of the results: the shares and the numbers of the chosen experts."""
         return [Buffer([rows, self.choices], kind) for kind in (f32(), i32())]
 
     def contraction(self, rows: int | None, width: int) -> Contraction:
-        """What the dispatch computes, for reports."""
+        """The description of the product for reports."""
         return Contraction(
             batch=1,
             m=rows,
@@ -97,14 +98,14 @@ class Route:
     def body(
         self, number: ir.Value, row: ir.Value, width: int, threads: int, *buffers: ir.Value
     ) -> None:
-        """Build the body for row `number` of a call, `row` [width] in shared memory. `buffers`:
-        those of `given` and `made`."""
+        """Build the router for row `number` of a call, which is in LDS as `row`, f32 [width].
+        `threads`: lanes of the workgroup; `buffers`: those of `given` and `made`."""
         *given, shares, experts = buffers
         logits, chosen = shared([self.experts], f32()), shared([self.choices], f32())
         self._multiply(row, logits, width, threads, *given)
         barrier()
         own = thread()
-        # Lanes past the last expert read that one, and store nothing.
+        # Lanes past the last expert read the logit of the last one, and store nothing.
         raw = memref.LoadOp(logits, [at_most(own, self.experts - 1)]).result
         value, counts = known(raw)
         rank = places_before(value, own, logits, self.experts)
@@ -135,7 +136,8 @@ class Route:
         weights: ir.Value,
         biases: ir.Value | None = None,
     ) -> None:
-        """The product with each expert's weights and its bias, or -inf for NaN."""
+        """Store the logit of each expert: the product of the row and its weights, and its bias;
+        -inf for NaN."""
         own, together = thread(), threads // TOGETHER
         part, size = own % TOGETHER, TOGETHER * _RUN
         for step in range(-(-self.experts // together)):
@@ -163,7 +165,7 @@ class Route:
 
 
 def route_lowering() -> Lowering[RouteCall, Route]:
-    """What is left of routers, which the kernels of norms have not taken: a reason."""
+    """Return the lowering of the routers that no kernel of a norm has taken: a reason for each."""
     return Lowering(route_calls, _refused, _dispatch)
 
 

@@ -1,11 +1,12 @@
-"""RMS norm of rows on GPUs: a workgroup has a row, which its lanes hold from memory to memory.
+"""RMS norm of rows on GPUs. A workgroup has a row, in registers from its loads to its stores.
 
     row      x, or residual + sum of shares * rows of experts, in the order of the choices
-    sum      of squares: of a lane, of 16 lanes by DPP, of the workgroup through shared memory
+    sum      of the squares: over a lane, then over 16 lanes by DPP, then over the workgroup in LDS
     normed   row / sqrt(sum / width + epsilon) * (offset + weight)
 
-A lane has four elements of each iteration of the workgroup. The order of sums depends on the width
-alone, so a row has the same bits in every call.
+In each iteration of the workgroup a lane has four consecutive elements. The order of the additions
+depends on the width alone, and on the number of experts if a router is in the kernel; so a row has
+the same bits in every call.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from mxc.passes.kernels.vectors import below, f32, i32, index, load, of, splat, 
 from mxc.passes.rewriting.rebuild import replace
 from mxc.passes.rewriting.worklist import replace_op
 
-#: Consecutive elements of a lane.
+#: Consecutive elements of a lane in an iteration.
 _RUN = 4
-#: Lanes of a workgroup: a multiple of the first number, at most the second. Iterations at most.
+#: Lanes of a workgroup are a multiple of the first number, and at most the second; most iterations.
 _STEP, _MOST_THREADS, _MOST_ITERATIONS = 64, 1024, 8
-#: Elements of a row at most.
+#: Most elements of a row.
 _MOST = _MOST_THREADS * _RUN * _MOST_ITERATIONS
 #: Types of weights.
 _FLOATS = ("bf16", "f16", "f32")
@@ -49,13 +50,15 @@ _FLOATS = ("bf16", "f16", "f32")
 
 @dataclass(frozen=True, kw_only=True)
 class RowNorm(Sized):
-    """The norm of rows of `width` f32 by weights of type `weight`, stored as each of `stores`.
+    """The norm of `rows` rows of `width` f32 by weights of type `weight`, stored once in each of
+    the types `stores`.
 
-    `choices`: how many rows of experts are added to each row first, of `slots` rows in all; the sum
-    is stored too. `route`: the router that reads the norm. `wave`: lanes of one.
+    `choices`: number of rows of experts that are added to each row first, out of `slots` rows; the
+    sum is then a result too. `route`: the router that reads the norm, if the kernel computes it.
+    `wave`: lanes of a wave.
 
-    Buffers: rows, then, with choices, rows of experts, shares and slots; weights, and those of the
-    router. The sum, the norms, then what the router makes.
+    Buffers: the rows; with choices, the rows of experts, shares and slots; the weights; those of
+    the router. Then the results: with choices, the sum; the norm in each type; those of the router.
     """
 
     width: int
@@ -87,12 +90,12 @@ class RowNorm(Sized):
 
     @property
     def workgroups(self) -> list[Size]:
-        """Along the rows."""
+        """One workgroup per row."""
         return [self.rows]
 
     @property
     def buffers(self) -> list[Buffer]:
-        """What is read, then what is written."""
+        """Buffers that are read, then the results."""
         row = [self.rows, self.width]
         experts = [
             Buffer([self.slots, self.width], f32()),
@@ -145,7 +148,7 @@ class RowNorm(Sized):
             self.route.body(row, memory, self.width, self.threads.count, *routers, *rest)
 
     def _factor(self, weights: ir.Value, place: ir.Value) -> ir.Value:
-        """offset + weight of the elements from a place on."""
+        """offset + weight, for the elements from `place` on."""
         kind = ir.Type.parse(self.weight)
         found = load(weights, [place], kind, _RUN)
         found = found if self.weight == "f32" else arith.extf(of(f32(), _RUN), found)
@@ -154,7 +157,7 @@ class RowNorm(Sized):
     def _held(
         self, given: Sequence[ir.Value], row: ir.Value, places: Sequence[ir.Value]
     ) -> list[ir.Value]:
-        """The row, from each place on."""
+        """The elements of the row from each of `places` on, with rows of experts added, if any."""
         x, *experts = given
         held = [load(x, [row, place], f32(), _RUN) for place in places]
         if not experts:
@@ -176,11 +179,11 @@ class RowNorm(Sized):
         return found
 
     def _ragged(self) -> bool:
-        """Whether lanes have columns that no row has."""
+        """Whether some lanes have columns past the end of the row."""
         return self.width % (self.threads.count * _RUN) != 0
 
     def _inside(self, column: ir.Value, value: ir.Value) -> ir.Value:
-        """Zeros past the end of the row."""
+        """The value, or zeros if its column is past the end of the row."""
         if not self._ragged():
             return value
         return arith.select(below(column, self.width), value, splat(0.0, f32(), _RUN))
@@ -188,7 +191,8 @@ class RowNorm(Sized):
     def _store(
         self, value: ir.Value, into: ir.Value, row: ir.Value | None, column: ir.Value
     ) -> None:
-        """Store what lies in the row; `row`: its number, None where the memory is of one."""
+        """Store elements that are not past the end of the row. `row`: its number, or None if the
+        memory has a single row."""
         kind = ir.MemRefType(into.type).element_type
         if kind != f32():
             value = arith.truncf(of(kind, _RUN), value)
@@ -201,13 +205,13 @@ class RowNorm(Sized):
 
 
 def rounded(values: ir.Value) -> ir.Value:
-    """f32 of a lane, rounded to bf16 and back."""
+    """Round f32 [4] to bf16, and extend them to f32 again."""
     narrow = arith.truncf(of(ir.BF16Type.get(), _RUN), values)
     return arith.extf(of(f32(), _RUN), narrow)
 
 
 def row_norm_lowering(wave: int) -> Lowering[RowNormCall, RowNorm]:
-    """Norms of rows become kernels for waves of so many lanes."""
+    """Return the lowering of norms of rows to kernels for waves of `wave` lanes."""
     return Lowering(row_norm_calls, lambda call: _kernel(call, wave), _dispatch)
 
 
@@ -237,7 +241,7 @@ def _dispatch(calls: Calls, call: RowNormCall, kernel: RowNorm) -> Sequence[ir.V
     summed, read = _summed(call), _Readers.of(call)
     tensors, place, location = [call.x], call.op, call.op.location
     if summed:
-        # What reads the sum comes after the sum, and may come before the norm.
+        # The kernel stands in place of the sum: other readers of the sum may come before the norm.
         place = summed.op
         tensors = [summed.residual, *summed.experts.operands]
     weights = [call.weight]
@@ -248,7 +252,7 @@ def _dispatch(calls: Calls, call: RowNormCall, kernel: RowNorm) -> Sequence[ir.V
         if not isinstance(each.owner, ir.Block):
             each.owner.operation.move_before(place)
     with ir.InsertionPoint(place), location:
-        # Of what is given the first two have sizes that may come with the call.
+        # Only the first two tensors have sizes of their own that may come with the call.
         scalars = [size for each in tensors[:2] for size in dynamic_sizes(each)]
         made = calls.dispatch(kernel.name, kernel, [*tensors, *weights], scalars, kernel.threads)
     results = list(made.results)
@@ -267,8 +271,9 @@ def _dispatch(calls: Calls, call: RowNormCall, kernel: RowNorm) -> Sequence[ir.V
 
 @dataclass(frozen=True)
 class _Readers:
-    """What reads a norm: `roundings` to bf16, and the `router` with its `route`, where the kernel
-    of the norm computes it; `stores`: what is left to be stored for others."""
+    """The operations that read a norm. `roundings`: to bf16. `router`, `route`: the router that the
+    kernel of the norm computes, if any. `stores`: the types in which other readers need the
+    norm."""
 
     roundings: list[ir.Operation]
     router: ir.Operation | None
@@ -277,7 +282,7 @@ class _Readers:
 
     @staticmethod
     def of(call: RowNormCall) -> _Readers:
-        """Those of a call."""
+        """Find the readers of a norm."""
         width = shape_of(call.x)[1]
         users = _users(call.op)
         roundings = [user for user in users if is_rounding(user)]
@@ -299,13 +304,15 @@ def _users(op: ir.Operation) -> list[ir.Operation]:
 
 
 def is_loaded(value: ir.Value) -> bool:
-    """Whether a value is an argument, or a global that may be loaded earlier."""
+    """Whether a value is an argument or a loaded global, and so may be moved to an earlier
+    place."""
     return isinstance(value.owner, ir.Block) or value.owner.name == "util.global.load"
 
 
 @dataclass(frozen=True)
 class _Summed:
-    """`op` adds what a call `experts` sums to `residual`."""
+    """The operation `op` that adds the result of `experts`, a call of `sum_experts`, to
+    `residual`."""
 
     op: ir.Operation
     experts: ir.Operation
@@ -313,7 +320,7 @@ class _Summed:
 
 
 def _summed(call: RowNormCall) -> _Summed | None:
-    """What computes the rows of a norm, where a kernel of the norm computes it too."""
+    """Return the sum that computes the rows of a norm, if the kernel of the norm can compute it."""
     op = call.x.owner
     if isinstance(op, ir.Block) or op.name != "linalg.generic":
         return None

@@ -13,8 +13,11 @@ from mxc.passes.kernels.vectors import i8
 
 @dataclass(frozen=True)
 class ScaledBlocks:
-    """`blocks` of 32 elements a row, whatever number of them a scale of `format` is for. `panels`:
-    of the elements, as in panels.py."""
+    """A scaled operand with `blocks` blocks of 32 elements in a row.
+
+    Blocks have 32 elements whatever the number of elements that a scale of `format` is for.
+    `panels`: how the elements are stored, as in panels.py.
+    """
 
     format: BlockFormat
     blocks: int
@@ -22,7 +25,7 @@ class ScaledBlocks:
 
     @staticmethod
     def takes(block: int) -> bool:
-        """Whether kernels read scales of so many elements: half a block, or 1, 2, 4.. of them."""
+        """Whether kernels read scales for `block` elements each: for 16, 32, 64, 128, .."""
         return block >= BLOCK // 2 and block.bit_count() == 1
 
     @property
@@ -32,40 +35,49 @@ class ScaledBlocks:
 
     @property
     def scales(self) -> int:
-        """Scales of a block of 32; 1 where a larger block shares it."""
+        """Scales that a block of 32 has; 1 if it shares its scale with other blocks."""
         return max(1, BLOCK // self.format.block)
 
     @property
     def shared(self) -> int:
-        """Blocks of 32 that have the same scale."""
+        """Number of consecutive blocks of 32 that share a scale."""
         return max(1, self.format.block // BLOCK)
 
     @property
     def rows_of_scale(self) -> int:
-        """Rows that have the same scale."""
+        """Number of consecutive rows that share their scales."""
         return self.format.rows
 
     @property
     def multiplies_sums(self) -> bool:
-        """Whether its scales are f32: no instruction takes them, so they multiply sums."""
+        """Whether the scales are f32. No matrix instruction takes them, so they multiply sums."""
         return self.format.scale == F32
 
     @property
     def decoded_one(self) -> float:
-        """The float that an element of 1 becomes where it is decoded and f32 scales multiply sums:
-        a product is multiplied by the reciprocal at its end."""
+        """The float that an element of 1 is decoded to, where f32 scales multiply sums.
+
+        The kernel multiplies its sums by the reciprocal at the end. 1.0 without f32 scales.
+        """
         integers = self.multiplies_sums and not self.format.element.exponent
         return decoded_one(self.format.element) if integers else 1.0
 
     @property
     def is_whole(self) -> bool:
-        """Whether scaled matrix instructions take it: floats, a power of two for 32 of them."""
+        """Whether scaled matrix instructions take the elements as they are.
+
+        They take floats, but not FNUZ, with one E8M0 scale per 32 elements. Under f32 scales, which
+        multiply sums, they take them with scales of 1.
+        """
         powers = self.format.scale in (E8M0, F32)
         return self.scales == 1 and powers and self.format.element.exponent > 0 and not self.is_fnuz
 
     @property
     def is_fnuz(self) -> bool:
-        """Whether no instruction under a scale knows its elements: they are decoded by integers."""
+        """Whether the elements are FNUZ, which no instruction with scales reads.
+
+        They are decoded by conversions without scales (decode_fnuz.py), or by integer operations.
+        """
         return self.format.element.specials is Specials.FNUZ
 
     @property
@@ -80,5 +92,5 @@ class ScaledBlocks:
         return self.blocks * self.block_bytes, scales * self.format.scale.bits // 8
 
     def buffers(self, rows: Size) -> list[Buffer]:
-        """The elements and the scales of so many rows."""
+        """The buffers of the elements and of the scales of `rows` rows, both i8."""
         return [Buffer([product(rows, size)], i8()) for size in self.row_sizes]

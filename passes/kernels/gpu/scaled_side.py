@@ -1,8 +1,8 @@
-"""The scaled side of a product, and how a lane takes its part of it: bytes, then fragments.
+"""A scaled side of a product: how a lane loads its bytes and makes fragments of them.
 
-Elements lie row after row, as the program has them, or in panels (panels.py); scales lie in rows.
-`ScaledSide.load` reads what a lane needs for a k-step; `ScaledSide.fragment` and
-`ScaledSide.parts` make of it what instructions multiply.
+Elements lie row after row, as the program has them, or in panels (panels.py). Scales lie in rows.
+`ScaledSide.load` loads what a lane needs for a k-step. `ScaledSide.fragment` makes of it an operand
+of a scaled matrix instruction, `ScaledSide.parts` decoded floats.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ from mxc.passes.kernels.gpu.side_scales import SideScales
 from mxc.passes.kernels.gpu.wave_side import Loaded, WaveSide
 from mxc.passes.kernels.vectors import below, bitcast, i8, i32, lanes_of, part_of, splat
 
-#: Bytes of a word.
+#: Bytes of an i32.
 _WORD = 4
 
 
 @dataclass(frozen=True)
 class ScaledSide(WaveSide):
-    """Rows of a scaled operand, for the tiles of one wave.
+    """The rows of a scaled operand for the tiles of one wave.
 
-    `buffers`: bounded memrefs of the elements and the scales; `rows`: the row that this lane has of
-    each tile, somewhere inside. `decoded`: a lane takes whole blocks, which become floats of this
-    type; else the fragments of scaled matrix instructions.
+    `buffers`: bounded memrefs of the elements and of the scales. `rows`: for each tile, the row of
+    these that this lane reads. `decoded`: the type of floats that elements are decoded to; a lane
+    then takes whole blocks, or its parts of them if there are several `sums`. None: a lane takes
+    the fragments of scaled matrix instructions.
 
-    `factors`: rows of the f32 scales that this lane needs, of each tile. `sums`: a k-step is over
-    consecutive blocks, one a lane group, and is so many sums, each under one scale; 0 where no sum
-    is scaled.
+    `factors`: for each tile, the rows of the f32 scales that this lane needs. `sums`: if not 0, a
+    k-step covers consecutive blocks, one per lane group, and is this number of sums, each under one
+    scale of either side. 0: no sum is multiplied by scales.
     """
 
     kind: ScaledBlocks
@@ -59,12 +60,12 @@ class ScaledSide(WaveSide):
 
     @property
     def _in_order(self) -> bool:
-        """Whether an instruction takes consecutive blocks of the step."""
+        """Whether one instruction takes consecutive blocks of the step, as scaled WMMA does."""
         return self.decoded is None and self.instruction.unit.family == "wmma"
 
     @property
     def k_steps(self) -> int:
-        """K-steps of a step."""
+        """Number of k-steps in a step."""
         return self.instruction.k_steps if self.decoded is None else K_STEPS
 
     @property
@@ -80,8 +81,11 @@ class ScaledSide(WaveSide):
         return SideScales(*own, self.factors, self.sums, self.k_steps, self._stride)
 
     def load(self, step: ir.Value, k_step: int, *, masked: bool) -> Loaded:
-        """A k-step of a step, with the scales of the whole step where it is the first, but for
-        those that are late. `masked`: blocks that a row does not have are zero."""
+        """Load the elements of a k-step of a step.
+
+        With the first k-step, the scales of the whole step are loaded too, unless `load_late` loads
+        them. `masked`: the step may go past the end of a row; blocks past the end are zero.
+        """
         kind, group, first = self.kind, self.lane.block, step * self.instruction.step
         blocks, found = k_step * self._stride, Loaded()
         for tile, row in enumerate(self.rows):
@@ -100,7 +104,10 @@ class ScaledSide(WaveSide):
         return found
 
     def load_late(self, step: ir.Value, *, masked: bool) -> Loaded:
-        """The scales of a step that are too many to be in registers while another is multiplied."""
+        """Load the f32 scales of a step, if they are too many to be loaded ahead.
+
+        They would take too many registers while the step before is multiplied.
+        """
         if not self._scales.late:
             return Loaded()
         first = step * self.instruction.step
@@ -108,53 +115,62 @@ class ScaledSide(WaveSide):
         return Loaded(scales=dict(enumerate(each)))
 
     def pin_scales(self, loaded: Loaded) -> Loaded:
-        """The same, of which scales that vector instructions read are pinned, where they were
-        loaded a step ahead."""
+        """Return `loaded`, with scales pinned that are loaded a step ahead.
+
+        Only scales that vector instructions read are pinned: those of elements that are decoded,
+        and f32 scales.
+        """
         if self._scales.late or (self.decoded is None and not self.kind.multiplies_sums):
             return loaded
         return Loaded(loaded.elements, self._scales.pin(loaded.scales))
 
     @property
     def _stride(self) -> int:
-        """Blocks from one k-step to the next."""
+        """Number of blocks from this lane's block of a k-step to that of the next k-step."""
         if self.sums:
             return self.instruction.groups
         return K_STEPS if self._in_order else 1
 
     def _block(self, piece: FragmentPiece) -> ir.Value:
-        """The block of a step, for its first instruction, that a piece of this lane is of."""
+        """Return the block of the step that `piece` of this lane is a part of, in k-step 0."""
         block = self.lane.block // piece.share + piece.first
         return block * (1 if self._in_order or self.sums else K_STEPS)
 
     def _place(self, tile: int, k_step: int) -> int:
-        """The place of the first piece of a tile in a k-step."""
+        """Return the number, in `Loaded.elements`, of the first piece of a tile in a k-step."""
         return (tile * self.k_steps + k_step) * len(self._pieces)
 
     def _bytes(self, loaded: Loaded, tile: int, k_step: int) -> ir.Value:
-        """The bytes of a tile in a k-step of the step."""
+        """Return all bytes that this lane has of a tile in a k-step: i8 [n]."""
         start = self._place(tile, k_step)
         pieces = [loaded.elements[start + number] for number in range(len(self._pieces))]
         if any(piece.bytes % _WORD for piece in self._pieces):
             return concat(pieces)
-        # As words: else LLVM gives each byte that comes from an iteration before a register.
+        # Concatenated as words: LLVM would take a register for each byte that the loop carries.
         words = concat([bitcast(piece, i32(), lanes_of(piece) // _WORD) for piece in pieces])
         return bitcast(words, i8(), lanes_of(words) * _WORD)
 
     def fragment(self, loaded: Loaded, tile: int, k_step: int) -> ir.Value:
-        """The elements of a tile for one instruction of the step."""
+        """Return the elements of a tile in a k-step, as the operand of a scaled instruction."""
         element, whole = self.kind.format.element, self._bytes(loaded, tile, k_step)
         count = lanes_of(whole) * 8 // element.bits
         return bitcast(whole, ir.Type.parse(element.mlir), count)
 
     def scales(self, loaded: Loaded, tile: int) -> ir.Value:
-        """The scales of a tile for the instructions of the step; 1 where they multiply sums."""
+        """Return the scales of a tile for the scaled instructions of the step: f8E8M0FNU [4].
+
+        They are 1 if the scales are f32, which multiply sums.
+        """
         if self.kind.multiplies_sums:
             return ones()
         found = self._scales.concatenated(loaded.scales[tile])
         return bitcast(found, ir.Float8E8M0FNUType.get(), K_STEPS)
 
     def parts(self, loaded: Loaded, tile: int, k_step: int) -> list[list[ir.Value]]:
-        """The elements of a tile in a k-step, decoded: runs of 8 along K, each its only part."""
+        """Return the decoded elements of a tile in a k-step, as runs of 8 along K.
+
+        Each run is a list of one vector: nothing is split.
+        """
         assert self.decoded is not None
         count = self.kind.scales * max(1, self.sums)
         block = self._bytes(loaded, tile, k_step)
@@ -165,8 +181,10 @@ class ScaledSide(WaveSide):
         return [[run] for run in runs]
 
     def factors_of(self, loaded: Loaded, k_step: int, number: int) -> list[ir.Value | None]:
-        """The f32 scales of sum `number` of a k-step, of each tile: f32 [rows that the lane needs];
-        None where there are none."""
+        """Return the f32 scales that multiply sum `number` of a k-step, for each tile.
+
+        They are f32 [rows that the lane needs], or None if the side has no such scales.
+        """
         if not self.kind.multiplies_sums:
             return super().factors_of(loaded, k_step, number)
         return [
@@ -176,10 +194,13 @@ class ScaledSide(WaveSide):
 
 
 def clamped(row: ir.Value, rows: int) -> ir.Value:
-    """A row that exists: those beyond the end are computed for nothing, and not stored."""
+    """Return `row`, or the last row if it is past the end.
+
+    Results of rows past the end are computed, but not stored.
+    """
     return at_most(row, rows - 1)
 
 
 def ones() -> ir.Value:
-    """Scales of 1 for the instructions of a step."""
+    """Return scales of 1 for the scaled instructions of a step: f8E8M0FNU [4]."""
     return bitcast(splat(ONE, i8(), K_STEPS), ir.Float8E8M0FNUType.get(), K_STEPS)

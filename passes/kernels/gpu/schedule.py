@@ -1,4 +1,5 @@
-"""How a product is cut up: tiles of a wave, waves of a workgroup, and how operands get there."""
+"""Schedules of GPU kernels: how a product is cut into tiles and waves, and how operands reach
+registers. Also reads and writes schedules, as attributes of contractions and as JSON."""
 
 from __future__ import annotations
 
@@ -20,13 +21,19 @@ Transport = Literal["stream", "ring", "decoded"]
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSchedule:
-    """`tiles`: of a wave along rows and columns, of `instruction`; `waves`: of a workgroup along
-    rows, columns and K.
+    """How the kernel of a product is cut into tiles, and how operands reach registers.
 
-    `transport`: operands go straight from memory to registers (stream.py); as they are through a
-    ring of `stages` stages in shared memory, each of `k_steps` instructions along K (ring/); or
-    through such a ring as floats, which lanes decode once for a workgroup
-    (ring/decoded_kernel.py).
+    `tiles`: tiles of a wave along rows and columns; a tile is what one `instruction` computes.
+    `waves`: waves of a workgroup along rows, columns and K.
+
+    `transport`: "stream": operands go straight from memory to registers (stream.py). "ring": they
+    go through a circular buffer in LDS, as they are in memory; a side that waves do not share may
+    go straight to registers (ring/). "decoded": they go through LDS as floats, which lanes decode
+    once for the whole workgroup (ring/decoded_kernel.py).
+
+    `stages`, `k_steps`: pipeline stages in LDS, and k-steps of each, for the last two transports.
+    A k-step is one scaled matrix instruction along K; where both sides are dense, or decoded once,
+    it is a block of 32.
 
     `splits`: workgroups of a tile of the result, each for a part of K (ring/split.py).
     """
@@ -41,12 +48,13 @@ class GpuSchedule:
 
     @property
     def rows(self) -> int:
-        """Rows of the result that a workgroup has."""
+        """Rows of the result that a workgroup computes."""
         return self.instruction.rows * self.tiles[0] * self.waves[0]
 
     @property
     def columns(self) -> int:
-        """Columns of the result that a workgroup has."""
+        """Columns of rhs that a workgroup multiplies, with those of both halves if there are
+        two."""
         return self.instruction.rows * self.tiles[1] * self.waves[1]
 
     @property
@@ -56,27 +64,28 @@ class GpuSchedule:
         return self.instruction.unit.lanes * m * n * k
 
 
-#: Attribute of a contraction: the schedule that was chosen for it, a dictionary of its fields.
+#: Attribute of a contraction: its schedule as a dictionary of fields, or an array of several.
 ATTRIBUTE = "mxc.schedule"
-#: Key of one of several schedules: it is for fewer rows than this.
+#: Key in the fields of each of several schedules but the last: the schedule is for fewer rows than
+#: this number.
 _BELOW = "below"
 
 
 @dataclass(frozen=True)
 class Schedules:
-    """Schedules of one product, by its rows: one more schedule than there are `bounds`; number n is
-    for rows less than bound n."""
+    """Schedules of one product, by its number of rows: schedule n is for fewer rows than
+    `bounds[n]`, and the last schedule, which has no bound, for all others."""
 
     schedules: Sequence[GpuSchedule]
     bounds: Sequence[int] = ()
 
     def only(self, rows: int) -> Schedules:
-        """The one for so many rows."""
+        """Return the one schedule for this number of rows."""
         return Schedules([self.schedules[sum(rows >= bound for bound in self.bounds)]])
 
 
 def write_schedules(op: ir.Operation, chosen: Schedules) -> None:
-    """Put schedules on a contraction: one as a dictionary, several as an array of them."""
+    """Write the attribute of a contraction: one schedule as a dictionary, several as an array."""
     found = [_fields(schedule) for schedule in chosen.schedules]
     for fields, bound in zip(found, chosen.bounds, strict=False):
         fields[_BELOW] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), bound)
@@ -110,7 +119,7 @@ def _values(schedule: GpuSchedule) -> dict[str, Any]:
 
 
 def text_of(chosen: Schedules) -> str:
-    """The schedules of a product as JSON: what a file of schedules has for it."""
+    """Return the schedules of a product as JSON, as in a file of schedules."""
     found = [_values(schedule) for schedule in chosen.schedules]
     for fields, bound in zip(found, chosen.bounds, strict=False):
         fields[_BELOW] = bound
@@ -118,7 +127,8 @@ def text_of(chosen: Schedules) -> str:
 
 
 def read_schedules(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Schedules | None:
-    """The schedules of a contraction, None where none was chosen. PassError where they are none."""
+    """Return the schedules of a contraction, or None if none was chosen. PassError if they are
+    invalid."""
     if ATTRIBUTE not in op.attributes:
         return None
     given = op.attributes[ATTRIBUTE]
@@ -137,9 +147,10 @@ def read_schedules(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Schedu
 def schedules_of(
     given: Sequence[Mapping[str, Any]], place: str, unit: MatrixUnit = GFX950.matrix
 ) -> Schedules:
-    """Schedules from their fields, as JSON has them; all but the last say the rows they are for.
+    """Build schedules from dictionaries of their fields, as in JSON. All but the last have `below`:
+    the number of rows from which on the next schedule is used.
 
-    PassError, with the place, where one is none, or the rows do not rise.
+    Raises PassError, which names `place`, if a schedule is invalid or these numbers do not rise.
     """
     bounds = [fields.get(_BELOW) for fields in given[:-1]]
     known = [bound for bound in bounds if isinstance(bound, int)]
@@ -159,9 +170,10 @@ def schedules_of(
 def schedule_of(
     fields: Mapping[str, Any], place: str, unit: MatrixUnit = GFX950.matrix
 ) -> GpuSchedule:
-    """A schedule from its fields, as JSON has them, for the instructions of `unit`.
+    """Build a schedule from its fields, as in JSON, for the instructions of `unit`.
 
-    PassError, with the place, where it is none, or the unit has no such instruction.
+    Raises PassError, which names `place`, if a field is invalid or the unit has no such
+    instruction.
     """
     known = ("instruction", "tiles", "waves", "transport", "stages", "k_steps", "splits")
     unknown = [name for name in fields if name not in known]

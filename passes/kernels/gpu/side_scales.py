@@ -1,4 +1,4 @@
-"""The scales of a scaled operand: how a lane loads those of a step, and what it makes of them."""
+"""The scales of a scaled operand: how a lane loads those of a step and prepares them for use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mxc.passes.kernels.vectors import (
     signed_below,
 )
 
-#: Bytes of a word.
+#: Bytes of an i32.
 _WORD = 4
 
 
@@ -37,8 +37,9 @@ _WORD = 4
 class SideScales:
     """The scales of a ScaledSide, for the tiles of one wave.
 
-    `memory`: their bounded memref. `rows`, `factors`, `sums`: as in ScaledSide. `k_steps`: of a
-    step, each `stride` blocks after the one before.
+    `memory`: a bounded memref of the scales. `rows`, `factors`, `sums`: as in ScaledSide.
+    `k_steps`: number of k-steps in a step. `stride`: number of blocks from a lane's block of a
+    k-step to that of the next one.
     """
 
     kind: ScaledBlocks
@@ -53,16 +54,19 @@ class SideScales:
 
     @property
     def _of_step(self) -> StepFactors:
-        """The f32 scales of a row in a step."""
+        """Number and distance of the f32 scales that a row has in a step."""
         return factors_of_step(self.kind.shared, self.instruction, self.sums)
 
     @property
     def late(self) -> bool:
-        """Whether those of a step are too many to be in registers while another is multiplied."""
+        """Whether a step has too many scales to hold while the step before is multiplied."""
         return self.kind.multiplies_sums and self._of_step.late
 
     def load(self, tile: int, first: ir.Value, *, masked: bool) -> list[ir.Value]:
-        """The scales of a tile for a step that begins at block `first`, in parts."""
+        """Load the scales of a tile for the step that begins at block `first`.
+
+        Returns a list of vectors, for `concatenated`.
+        """
         if self.kind.multiplies_sums:
             return [self._factors_of(tile, first, masked=masked)]
         row = self.rows[tile]
@@ -73,8 +77,11 @@ class SideScales:
         return self._parts(row, first + self.lane.block * K_STEPS, masked=masked)
 
     def pin(self, given: dict[int, list[ir.Value]]) -> dict[int, list[ir.Value]]:
-        """Scales of each tile, pinned. Else LLVM takes them apart, or multiplies them, where they
-        are loaded, and waits for what has just been asked for."""
+        """Return the scales of each tile, pinned as words.
+
+        Otherwise LLVM extracts bytes of them, or multiplies them, in the iteration that loads them,
+        and so waits for loads that were just issued.
+        """
         kind = f32() if self.kind.multiplies_sums else i32()
         tiles = [self.concatenated(given[tile]) for tile in range(len(self.rows))]
         own, size = ir.VectorType(tiles[0].type).element_type, lanes_of(tiles[0])
@@ -85,21 +92,29 @@ class SideScales:
         return {tile: [each] for tile, each in enumerate(whole)}
 
     def factor(self, parts: list[ir.Value], tile: int, k_step: int, number: int) -> ir.Value:
-        """The f32 scales of sum `number` of a k-step, of a tile: f32 [rows that the lane needs]."""
+        """Return the f32 scales that multiply sum `number` of a k-step of a tile.
+
+        `parts`: what `load` has returned. The result is f32 [rows that the lane needs].
+        """
         found, rows = self.concatenated(parts), range(len(self.factors[tile]))
         block = k_step * self.stride + number * self.stride // self.sums
         own = block // self._of_step.stride
         return vector.shuffle(found, found, [row * self._of_step.count + own for row in rows])
 
     def of_four(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
-        """The scales of blocks `own` and the next three of a row; zero where it has none.
+        """Load the scales of four blocks of a row, from block `own` on.
 
-        What they would scale is zero too; but the bytes there are another row's, and may be NaN.
+        `masked`: the blocks may go past the end of the row; scales of blocks past the end are zero.
+        The elements of those blocks are zero too, but the bytes in memory are scales of the next
+        row, and may be NaN.
         """
         return self.concatenated(self._parts(row, own, masked=masked))
 
     def concatenated(self, parts: list[ir.Value]) -> ir.Value:
-        """Scales of all blocks of a step that a lane has."""
+        """Return a lane's scales of a step as one vector.
+
+        A scale that several blocks share is repeated for each of them; f32 scales are not.
+        """
         whole = concat(parts)
         size = (self.k_steps * self.sums or K_STEPS) * self.kind.scales
         if self.kind.multiplies_sums or lanes_of(whole) == size:
@@ -108,7 +123,7 @@ class SideScales:
         return vector.shuffle(whole, whole, [k_step // shared for k_step in range(size)])
 
     def _factors_of(self, tile: int, first: ir.Value, *, masked: bool) -> ir.Value:
-        """The f32 of a step, of all rows that the lane needs: f32 [rows x scales of a step]."""
+        """Load the f32 scales of a step for all rows that the lane needs: f32 [rows * scales]."""
         kind, scales = self.kind, self._of_step
         size, count = kind.format.scale.bits // 8, 1 if masked else scales.together
         found = []
@@ -125,7 +140,7 @@ class SideScales:
     def _each_scale(
         self, row: ir.Value, first: ir.Value, blocks: Iterable[int], *, masked: bool
     ) -> list[ir.Value]:
-        """The scales of blocks of a row, counted from `first`, by a load for each."""
+        """Load the scales of `blocks` of a row, counted from block `first`, with a load each."""
         kind, count = self.kind, self.kind.scales
         start, found = row * (kind.blocks // kind.shared), []
         for number in blocks:
@@ -136,10 +151,10 @@ class SideScales:
         return found
 
     def _parts(self, row: ir.Value, own: ir.Value, *, masked: bool) -> list[ir.Value]:
-        """What `of_four` gives, in parts."""
+        """Load what `of_four` returns, as a list of vectors."""
         memory, blocks, count = self.memory, self.kind.blocks, self.kind.scales
         if (shared := self.kind.shared) > 1 or (masked and blocks < K_STEPS):
-            # Two blocks, or all four, may have one scale.
+            # Two blocks, or all four, may share a scale; or the row has fewer than four blocks.
             return self._each_scale(row, own, range(0, K_STEPS, shared), masked=masked)
         at, size = (row * blocks + own) * count, K_STEPS * count
         left = blocks % K_STEPS
@@ -148,8 +163,9 @@ class SideScales:
         if not left:
             return [load_bytes(memory, at, size, below(own, blocks))]
         at = arith.select(below(own, blocks), at, index(BEYOND))
-        # The row ends within these four: they are read with those before them, because a load
-        # beyond the end of the buffer gives nothing at all.
+        # If the row ends within these four blocks, load the last four scales of the row, and shift
+        # out those of blocks before `own`: a load that reaches past the end of the buffer returns
+        # zero for all of its bytes.
         whole, more = signed_below(own + (K_STEPS - 1), blocks), (K_STEPS - left) * count
         at = arith.select(whole, at, at - more)
         kind = ir.IntegerType.get_signless(8 * size)

@@ -1,20 +1,20 @@
-"""Scaled products straight from memory to registers: no operand goes through shared memory.
+"""Scaled products whose operands go straight from memory to registers, not through shared memory.
 
     result[p, n] = sum over k of lhs[p, k] * rhs[e(p), n, k]
 
-A wave has some tiles of the result. Along K it goes in steps (fragments.py) of some k-steps; one is
-on its way while others are computed (stream_registers.py). Waves may share the steps between them,
-and add up in shared memory at the end.
+A wave has some tiles of the result. It goes along K in steps of some k-steps (fragments.py). Later
+k-steps are loaded while one is multiplied (stream_registers.py). The waves of a workgroup may
+divide the steps among them; they then add up their totals in shared memory at the end.
 
     loaded = load(the first k-steps)
     for step of this wave, k-step of it:
-      loaded += load(a later k-step)                  # of the last step masked past the end of K
+      loaded += load(a later k-step)                  # in the last step masked past the end of K
       for tile of rows, tile of columns: totals += product of both               # products.py
     totals = sum over the waves along K
     result = epilogue(totals)
 
-The sides are swapped, so that a lane has four columns in a row of the result, which it stores at
-once.
+The sides are swapped, so that a lane has four consecutive columns of a row of the result, which it
+stores at once.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from mxc.passes.kernels.gpu.stream_registers import k_steps_ahead
 from mxc.passes.kernels.gpu.wave_side import Loaded, WaveSide
 from mxc.passes.kernels.vectors import below, choose, f32, index, loop, of, when
 
-#: Registers that a lane may have at most, where values are pinned: with 1024 LLVM gives what is
-#: pinned the first 256 alone.
+#: Registers of a lane up to which values are pinned. Where a lane has 1024, LLVM gives values that
+#: are pinned the first 256 only.
 _PINNED = 512
 
 
@@ -52,7 +52,7 @@ class StreamKernel(GpuContraction):
 
     @property
     def k_steps_ahead(self) -> tuple[int, int]:
-        """K-steps for which lhs, and rhs, is loaded before they are multiplied."""
+        """How many k-steps before they are multiplied lhs, and rhs, are loaded."""
         return k_steps_ahead(
             self.schedule,
             (self.lhs.bits, self.rhs.bits),
@@ -62,23 +62,23 @@ class StreamKernel(GpuContraction):
         )
 
     def compute(self, *given: ir.Value) -> None:
-        """Build what a workgroup does for a group."""
+        """Build what a workgroup does for its group."""
         Body(self, given).build()
 
 
 @dataclass(frozen=True)
 class _Held:
-    """What an iteration takes over: totals, and of each side the k-steps that were loaded."""
+    """What the loop carries: totals, and the k-steps of each side that are loaded ahead."""
 
     totals: list[ir.Value]
     loaded: list[list[Loaded]]
 
 
 class Body:
-    """The values of a body while it is built."""
+    """The values of the kernel's body while it is built."""
 
     def __init__(self, kernel: StreamKernel, given: Sequence[ir.Value]) -> None:
-        """At the insertion point."""
+        """Build the sides of this wave at the insertion point. `given`: the kernel's buffers."""
         self.kernel, self.schedule = kernel, kernel.schedule
         self.instruction = self.schedule.instruction
         self.lane: Lane = lane_of(self.instruction)
@@ -98,12 +98,12 @@ class Body:
             )
         size = self.instruction.rows
         self.tiles_m, self.tiles_n = self.schedule.tiles
-        # Of the workgroup's rows, those that this lane has.
+        # The rows that this lane has, counted from the first row of the workgroup.
         self.rows = [
             (wave_m * self.tiles_m + tile) * size + self.lane.row for tile in range(self.tiles_m)
         ]
         sources = tuple(self.given.lhs_row(self.first, row) for row in self.rows)
-        # The halves of a result are in the first and in the second half of the tiles.
+        # The first half of the tiles along columns is of the first half of the result.
         self.halves = kernel.halves
         across = self.tiles_n // self.halves
         first = workgroup(0) * waves_n + wave_n
@@ -125,7 +125,10 @@ class Body:
         rows: tuple[ir.Value, ...],
         columns: tuple[ir.Value, ...],
     ) -> tuple[WaveSide, WaveSide]:
-        """Both sides."""
+        """Return lhs and rhs, from their buffers.
+
+        `rows`, `columns`: for each tile, the row of lhs, and of rhs, that this lane reads.
+        """
         at, sums = (self.instruction, self.lane), self.kernel.sums
         kind, register = self.kernel.lhs, self.kernel.decoded
         own = self._scale_rows() if sums else ()
@@ -138,16 +141,18 @@ class Body:
         return ScaledSide(kind, *at, (lhs[0], lhs[1]), rows, register, each, sums), right
 
     def _rhs_row(self, column: ir.Value, half: int) -> ir.Value:
-        """The row in rhs of a column of a half."""
+        """Return the row in the buffers of rhs that a column of a half of the result has."""
         return self.given.rhs_row(self.first_column, self._rhs_column(column, half))
 
     def _rhs_column(self, column: ir.Value, half: int) -> ir.Value:
-        """The column of rhs of a column of a half, the last one beyond the end."""
+        """Return the column of rhs that a column of a half has; past the end, the last one."""
         return self.kernel.column_of(clamped(column, self.kernel.width), half)
 
     def _scale_rows(self) -> tuple[tuple[ir.Value, ...], ...]:
-        """The rows of scales of the columns that this lane has totals of, of each tile, in their
-        order."""
+        """Return, for each tile, the rows of f32 scales of the columns that this lane has.
+
+        They are in the order of the totals of the tile.
+        """
 
         def row(column: ir.Value, half: int) -> ir.Value:
             return self.given.scale_row(self.first_column, self._rhs_column(column, half))
@@ -162,7 +167,7 @@ class Body:
         return tuple(rows(column, half) for half in range(self.halves) for column in self.columns)
 
     def _product(self) -> ScaledProduct | DecodedProduct | SummedProduct:
-        """How the sides are multiplied."""
+        """Return the product that multiplies the sides."""
         found: ScaledProduct | DecodedProduct
         if self.kernel.decoded is None:
             assert isinstance(self.lhs, ScaledSide)
@@ -174,7 +179,7 @@ class Body:
         return SummedProduct(found, sums) if sums else found
 
     def build(self) -> None:
-        """The whole body."""
+        """Build the whole body."""
         kind = of(f32(), self.instruction.totals)
         totals = self._steps([zeros(kind)] * (self.tiles_m * self.tiles_n))
         if self.kernel.out is not None:
@@ -194,7 +199,7 @@ class Body:
         return [totals[m * self.tiles_n + half * across + n] for half in range(self.halves)]
 
     def _steps(self, totals: list[ir.Value]) -> list[ir.Value]:
-        """The totals of this wave's steps."""
+        """Build the steps of this wave, and return `totals` with all of them added."""
         blocks, size = self.kernel.lhs.blocks, self.instruction.step
         iterations = -(-blocks // (size * self.waves_k))
         ragged = blocks != iterations * size * self.waves_k
@@ -207,8 +212,11 @@ class Body:
         def load(
             number: int, iteration: ir.Value, k_step: int, masked: Sequence[bool]
         ) -> list[Loaded]:
-            """A k-step of a side, which may be of the next iteration; none where that is past the
-            last one. `masked`: whether an iteration, and each that follows it, is."""
+            """Load k-step `k_step` of side `number`, counted from the first one of `iteration`.
+
+            It may be in a later iteration; past the last one, nothing is loaded. `masked`: whether
+            the loads of this iteration, and of each that follows, are masked.
+            """
             more, own = divmod(k_step, count)
             if more >= len(masked):
                 return []
@@ -222,7 +230,7 @@ class Body:
             for k_step in range(count):
                 for number, ahead in enumerate(self.kernel.k_steps_ahead):
                     loaded[number] += load(number, iteration, k_step + ahead, masked)
-                # LLVM would load all that comes with an iteration at its beginning.
+                # Otherwise LLVM would move all loads of an iteration to its beginning.
                 no_reordering()
                 for number, side in enumerate(sides):
                     known[number] |= loaded[number].pop(0)
@@ -231,12 +239,13 @@ class Body:
                 left, right = known
                 totals = self.product.add(totals, left, right, k_step)
                 if pins:
-                    # Nor does what is decoded for the next k-step take registers before.
+                    # Otherwise LLVM would decode the next k-step while registers hold this one.
                     totals = pinned(totals)
                 no_reordering()
             return _Held(totals, loaded)
 
-        # In the order of the loop: LLVM counts the loads that follow one on every way to its use.
+        # Loads before the loop are in the order of those in the loop: at a wait, LLVM counts the
+        # loads that follow the one that is waited for, on every path to the wait.
         first: list[list[Loaded]] = [[], []]
         start = (ragged and iterations == 1,)
         for before in range(-max(self.kernel.k_steps_ahead), 0):
@@ -256,7 +265,10 @@ class Body:
         return multiply(held, index(iterations - 1), ragged).totals
 
     def _add_up(self, totals: list[ir.Value]) -> None:
-        """Sum over the waves along K through shared memory; tiles are shared out among them."""
+        """Add up the totals of the waves along K in shared memory, and store the result.
+
+        Each of these waves adds up and stores a part of the tiles.
+        """
         across = self.tiles_n // self.halves
         units = across // self.stored_together
         pairs = self.tiles_m * units
@@ -288,7 +300,7 @@ class Body:
                         pair.append(total)
                     tiles.append(pair)
                     if self.stored_together > 1:
-                        # Else parts of all tiles of a block are in registers at once.
+                        # Otherwise the sums of all tiles of a block are in registers at once.
                         no_reordering()
                 row = self.rows[0] + m * self.instruction.rows
                 column = self.columns[0] + n * self.instruction.rows
@@ -301,7 +313,11 @@ class Body:
                 sums()
 
     def _store_all(self, row: ir.Value, column: ir.Value, tiles: list[list[ir.Value]]) -> None:
-        """Finish and store tiles side by side; `row` is this lane's, `column` the first of all."""
+        """Finish and store tiles that lie side by side along columns.
+
+        `row`: this lane's row, counted from the first row of the workgroup. `column`: the first
+        column of the first tile. `tiles`: of each tile, the totals of each half.
+        """
         own = self.first + row
         inside, whole = self.given.has_row(own), self.given.result_row(own)
         quads = range(self.instruction.totals // QUAD)
@@ -325,7 +341,7 @@ class Body:
                 with when(inside & below(own_quad.column, self.kernel.width)):
                     self.given.store(whole, own_quad)
             return
-        # The lanes of a block exchange columns: those of rows that there are not take part.
+        # The lanes of a block exchange columns: those without a row take part, but store nothing.
         inside = inside & below(column, self.kernel.width)
 
         def finished() -> Iterator[ir.Value]:
@@ -339,6 +355,6 @@ class Body:
         self.blocks.store(choose(inside, finished, none), row, column, inside)
 
     def _column(self, column: ir.Value, quad: int) -> ir.Value:
-        """The first column of a quad of the tile that begins at `column`."""
+        """Return this lane's first column of a quad of the tile that begins at `column`."""
         run = self.instruction.run
         return column + (self.lane.group * run + self.instruction.row(quad))

@@ -1,5 +1,8 @@
-"""Registers of a lane of a streaming kernel: how far ahead its sides are loaded, and, estimated,
-which of its schedules do not spill."""
+"""Registers of a lane of a streaming kernel.
+
+They decide how many k-steps ahead its sides are loaded. Their estimated number decides which
+schedules are taken not to spill.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,19 @@ from mxc.passes.kernels.gpu.problem import NARROW, Problem
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.targets.gpu import Gpu
 
-#: Registers that a kernel may be estimated to take, by those that a lane may have. Of 1024 no more
-#: than half: a wave would be alone on its SIMD. The same of one with two waves on a SIMD.
+#: The most registers that a kernel may be estimated to take, by those that a lane may have. Of 1024
+#: no more than half may be used, or a wave would be alone on its SIMD. `_OF_TWO_WAVES`: the same
+#: for a kernel with two waves on a SIMD.
 _REGISTERS, _OF_TWO_WAVES = {256: 180, 512: 440, 1024: 440}, 250
-#: The same of a dense product, by the lanes of a wave.
+#: The same for a dense product, by the lanes of a wave.
 _DENSE = {64: 345, 32: 130}
-#: Registers of a tile in a k-step: the scales of a step, and a block in bf16 that is decoded.
+#: Registers for each tile of a scaled side: scales of a step; a decoded block in bf16.
 _SCALES, _DECODED = 2, 16
-#: Registers of operands that are loaded: of more, rhs comes one k-step before it is multiplied.
+#: If elements are decoded, and loaded operands would take more registers than this, rhs is loaded
+#: only one k-step ahead.
 _LOADED = 240
-#: More for addresses; where floats are split; where one of both sides is integers, or under E4M3
-#: scales.
+#: Further registers: for addresses; if floats are split into several bf16; if a side has integers
+#: or E4M3 scales.
 _ADDRESSES, _PARTS, _INTEGERS = 18, 50, 30
 
 
@@ -31,10 +36,15 @@ def k_steps_ahead(
     is_float: bool,
     in_blocks: bool,
 ) -> tuple[int, int]:
-    """K-steps for which lhs, and rhs, is loaded before they are multiplied.
+    """Return how many k-steps before they are multiplied lhs, and rhs, are loaded.
 
-    `bits`: of an element of each. They are one less than a step has, or one: then a k-step that is
-    loaded has the registers of the one before it, and a loop over steps copies none.
+    Both are one less than the k-steps of a step, or one: a k-step that is loaded then takes the
+    registers of the one that has just been multiplied, and a loop over steps has no copies. Where
+    lanes have few registers, float activations are loaded ahead only if they are one tile of at
+    most 16 bits; otherwise their number is 0.
+
+    `bits`: bits of an element of lhs and of rhs. `decodes`: both sides are floats in registers.
+    `is_float`: lhs are floats in memory. `in_blocks`: the result becomes blocks in the kernel.
     """
     (rows, columns), instruction = schedule.tiles, schedule.instruction
     many = loaded_ahead(instruction.unit)
@@ -46,13 +56,13 @@ def k_steps_ahead(
         left = 1
     loaded = (left + 1) * rows * bits[0] + (right + 1) * columns * bits[1]
     if decodes and (loaded > _LOADED or (in_blocks and not many)):
-        # In blocks, a wave has all columns of a block of both halves.
+        # With a result in blocks, a wave has tiles for all columns of a block, of both halves.
         right = 1
     return left, right
 
 
 def fits(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
-    """Whether a lane has the registers that a kernel is estimated to take."""
+    """Return whether a lane has the registers that the kernel is estimated to take."""
     unit = device.matrix
     most = _DENSE[unit.lanes] if problem.is_dense else _REGISTERS[unit.registers]
     if not problem.is_dense and schedule.threads > device.unit.simds * device.unit.wave:
@@ -61,18 +71,24 @@ def fits(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
 
 
 def leaves_room(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
-    """Whether a SIMD has registers for two waves of a kernel."""
+    """Return whether a SIMD has registers for two waves of the kernel.
+
+    It is taken to have them for dense products, and on GPUs with WMMA.
+    """
     if problem.is_dense or device.matrix.family != "mfma":
         return True
     return registers(problem, schedule) <= _OF_TWO_WAVES
 
 
 def registers(problem: Problem, schedule: GpuSchedule) -> int:
-    """Estimated registers of a lane of a streaming kernel: totals, the k-steps of operands that are
-    loaded, and what elements are decoded to."""
+    """Estimate the registers of a lane of a streaming kernel.
+
+    They are for totals, for the k-steps of operands that are loaded, and for decoded elements.
+    """
     (m, n), totals = schedule.tiles, schedule.instruction.totals
     if problem.is_dense:
-        # A step may be one block, and the sum of a chunk goes to another.
+        # A step may be as small as one block. Waves with several chunks have two sets of sums: that
+        # of a chunk, and that of all chunks before it.
         chunks = 1 if schedule.waves[2] > 1 else 2
         bits = m * problem.bits[0] + n * problem.bits[1]
         return totals * m * n * chunks + 2 * _of_block(bits, schedule)
@@ -92,19 +108,24 @@ def registers(problem: Problem, schedule: GpuSchedule) -> int:
     found = totals * m * n + m * left + n * (right + beside) + _of_sums(problem, schedule)
     integers = any(problem.integers) or any(problem.by_floats)
     found += _ADDRESSES + _INTEGERS * integers + _PARTS * (problem.parts > 1)
-    # A block of the result, too, is computed beside what is there.
+    # A block of the result is computed in further registers.
     found += BLOCK if problem.in_blocks else 0
     return found + (0 if problem.is_float else m * beside)
 
 
 def _of_block(bits: int, schedule: GpuSchedule) -> int:
-    """Registers of a block of 32 elements, of so many bits for all rows of a lane."""
+    """Return the registers for a lane's part of a block of 32 elements of all tiles.
+
+    `bits`: the bits of an element, added up over the tiles.
+    """
     return BLOCK * bits // schedule.instruction.groups // 32
 
 
 def _of_sums(problem: Problem, schedule: GpuSchedule) -> int:
-    """Registers of sums that f32 scales multiply: the sums, and those scales of two steps, or of
-    one where they are late."""
+    """Return the registers for sums that f32 scales multiply, and for these scales.
+
+    The scales are those of two steps, or of one if they are too many to be loaded a step ahead.
+    """
     if not any(problem.shared):
         return 0
     m, n = schedule.tiles

@@ -1,4 +1,4 @@
-"""Sums of f32 over the lanes of a workgroup, in an order that their number alone decides."""
+"""Sums of f32 over the lanes of a workgroup. Their order depends on the number of lanes alone."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from mxc.dialects.amdgpu import barrier, shared, thread
 from mxc.dialects.amdgpu_narrow import mirrored, neighbour
 from mxc.passes.kernels.vectors import elements, equal, f32, i32, index, of, when
 
-#: Lanes that sum by DPP; elements that are read from shared memory at once.
+#: Number of lanes that DPP moves reach; f32 that are loaded from shared memory at once.
 TOGETHER, _FOUR = 16, 4
-#: Moves of an i32 between 8 lanes, and between 16, that bring together what all of them have: DPP.
+#: DPP moves of an i32 between lanes. Adding after each of them gives every lane the sum of 8 lanes,
+#: or of 16 with `OF_ALL`.
 OF_EIGHT: tuple[Callable[[ir.Value], ir.Value], ...] = (
     lambda bits: neighbour(bits, 1),
     lambda bits: neighbour(bits, 2),
@@ -25,7 +26,7 @@ OF_ALL = (*OF_EIGHT, lambda bits: mirrored(bits, TOGETHER))
 def over_lanes(
     value: ir.Value, moves: Sequence[Callable[[ir.Value], ir.Value]] = OF_ALL
 ) -> ir.Value:
-    """The sum of an f32 over 16 lanes, or those of `moves`, in all of them."""
+    """Return, in each lane, the sum of an f32 over 16 lanes, or over those that `moves` reach."""
     for move in moves:
         other = arith.bitcast(f32(), move(arith.bitcast(i32(), value)))
         value = value + other
@@ -33,7 +34,10 @@ def over_lanes(
 
 
 def over_workgroup(value: ir.Value, threads: int) -> ir.Value:
-    """The sum of an f32 over all lanes of a workgroup, a multiple of 64, in all of them."""
+    """Return, in each lane, the sum of an f32 over all lanes of a workgroup.
+
+    `threads`: the number of these lanes, a multiple of 64.
+    """
     count, lane = threads // TOGETHER, thread()
     total, memory = over_lanes(value), shared([count], f32())
     first = equal(lane % TOGETHER, 0)
@@ -48,7 +52,7 @@ def over_workgroup(value: ir.Value, threads: int) -> ir.Value:
 
 
 def sum_of(values: ir.Value) -> ir.Value:
-    """The sum of the elements of a vector, a power of two of them, by halves."""
+    """Return the sum of the elements of a vector, a power of two of them, by adding halves."""
     parts = elements(values)
     while len(parts) > 1:
         half = len(parts) // 2

@@ -1,33 +1,33 @@
-"""Attention over pages: a wave goes over the keys that its rows see, all in its registers.
+"""Body of the paged attention kernel: a wave goes over all keys that its rows attend to.
 
     result[t, v, g] = sum over j of p[j] values[j, v]
     p               = softmax over j of scale * queries[t, v, g] . keys[j, v]
 
-A row is one query head of one token. A wave has one or two tiles of 16 rows of a run and of a
-key/value head (wave.py). A block is 32 keys, a piece 256:
+A row is one query head of one token. A wave has one or two tiles of 16 rows, all of one run and one
+key/value head (wave.py). A block has 32 keys, a piece 256:
 
     for piece of keys:
       for block of the piece:
-        scores[key, row]  = keys . queries                 # matrix instructions of bf16
-        maximum, total    = of what came before in the piece, and of the scores
+        scores[key, row]  = keys . queries                 # bf16 matrix instructions
+        maximum, total    = of the earlier blocks of the piece and of these scores
         weights[key, row] = 2 ** (scores - maximum)
         values[d, row]    = values * 2 ** (old maximum - maximum) + values of the keys . weights
-      sums = sums and the piece                            # sums.py
-    result = values / total
+      sums = sums + the piece                              # sums.py; in LDS: kept.py
+    result = values of the sums / their total
 
-Products are those of f32: queries and weights are the sums of three bf16 (floats.py), each of which
-meets the keys and values. Where 16 significant bits are enough, they are sums of two, the second
-rounded. Nothing goes through shared memory. A block of which a row sees nothing leaves its numbers
-as they are.
+Products are as precise as in f32: queries and weights are split into three bf16 parts (floats.py),
+and each part is multiplied by the keys or values. Where 16 significant bits are enough, there are
+two parts, the second of which is rounded. Apart from the sums, only queries may be in LDS
+(queries.py). A block without a key that a row attends to leaves the sums of the row unchanged.
 
-What a row does not see has weight zero, and may be infinite or NaN: zero times it is NaN in a
-matrix instruction. So where a result is not finite at the end, the wave begins again with care
-(careful.py).
+Keys that a row does not attend to have weight zero. Their values may be infinite or NaN, and zero
+times such a value is NaN in a matrix instruction. So if a sum is not finite at the end, the wave
+computes its rows again, by the slower way of careful.py.
 
-Values of long keys are shared out in slices: each wave computes all scores, and sums one slice.
+Long values are split into slices: each wave computes all scores, and sums one slice of the values.
 
-Where a token is decoded each piece may have a wave of its own; merge.py adds them up: a kernel, or
-the wave that is done last.
+For a decoded token, each piece may have its own wave. merge.py then adds the pieces up, in the wave
+that finishes last or in a second kernel.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ from mxc.passes.kernels.vectors import (
 
 
 def attention(shape: GpuAttention, buffers: Sequence[ir.Value], *, tiles: int) -> None:
-    """Build the body at the insertion point, for waves of so many tiles of rows."""
+    """Build the body at the insertion point. `tiles`: tiles of rows of a wave, 1 or 2."""
     lane = lane_of(shape.instruction)
     own = wave(shape, buffers[3], tiles, lane.lane)
     with when(own.some):
@@ -104,6 +104,8 @@ def attention(shape: GpuAttention, buffers: Sequence[ir.Value], *, tiles: int) -
 
 
 class _Body:
+    """Builds the body of a wave that has rows."""
+
     def __init__(
         self,
         shape: GpuAttention,
@@ -146,16 +148,16 @@ class _Body:
         self.result = AttentionResult(own, self.operands, head, count, sinks, parts, result)
 
     def _rows(self, tiles: Sequence[int]) -> list[LaneRow]:
-        """The lane's row of each of these tiles.
+        """Return the row that this lane has in each of `tiles`.
 
-        Computed anew wherever they are needed: there are no registers to carry them, nor what
-        follows from them, such as the address of a query.
+        Rows are computed again at each use, which `unknown_zero` ensures: there are no registers to
+        keep them, or values that depend on them such as the address of a query.
         """
         lane = short(self.operands.lane.row + unknown_zero())
         return [self.wave.row(lane, tile, self.shape.group) for tile in tiles]
 
     def build(self) -> None:
-        """The whole body."""
+        """Go over all keys, a second time if a sum is not finite, and store the rows."""
         tiles = range(self.tiles)
         found = self._all_keys(tiles, careful=False)
         carried = [value for sums in found for value in sums.all]
@@ -171,15 +173,19 @@ class _Body:
                 self.result.write(row, sums)
 
     def _all_keys(self, tiles: Sequence[int], *, careful: bool) -> list[Sums]:
-        """Sums of these tiles of rows after all keys; one tile if `careful`."""
+        """Build the loops over pieces and blocks. Returns the sums of `tiles` over all keys.
+
+        `careful`: keys and values may be infinite or NaN. Then `tiles` has a single tile.
+        """
         own, operands, count = self.wave, self.operands, len(tiles)
         queries = []
         if careful:
-            # Nothing that follows from the lane waits in registers until then.
+            # A lane number that is computed again: values that depend on it do not stay in
+            # registers from the first pass to this one.
             operands = replace(operands, lane=lane_of(self.shape.instruction, unknown_zero()))
         else:
             queries = [self._query(tile, row) for tile, row in enumerate(self._rows(tiles))]
-        # Keys of the next block are on their way while those of this one are used.
+        # Whether keys of the next block are loaded while those of this one are used.
         ahead = self.shape.ahead and not careful
         last = (own.behind + -1) // BLOCK_KEYS * BLOCK_KEYS
 
@@ -246,7 +252,11 @@ class _Body:
         operands: WaveOperands,
         careful: bool,
     ) -> list[Sums]:
-        """Sums of a piece after one more block; totals are those of each lane."""
+        """Return the sums `before` of a piece, one for each of `tiles`, with one more block added.
+
+        `scores`: those of the block, for each tile of rows a vector per tile of keys. Totals are of
+        the lane's own keys alone.
+        """
         if self.shape.cap is not None:
             scores = capped(scores, self.shape.scale, self.shape.cap)
         scores = self.masks.applied(lambda: self._rows(tiles), scores, block.start)
@@ -266,7 +276,7 @@ class _Body:
             size = len(block.values) // self.shape.steps
             values = list(block.values[step * size : (step + 1) * size])
             if not values:
-                # No registers for what comes later.
+                # There are no registers to load the values earlier.
                 no_reordering()
                 values = operands.load_values(block.page, block.start, step)
             rows = operands.values_of(values)
@@ -287,7 +297,10 @@ class _Body:
         ]
 
     def _scores(self, block: _Block, queries: Sequence[Query]) -> list[ir.Value]:
-        """Scores of the rows of each query, a vector of each tile of keys."""
+        """Return the scores of a block: for each of `queries`, a vector per tile of keys.
+
+        While `at_once` chunks along D are multiplied, the next ones are loaded.
+        """
         operands, shape, tiles = self.operands, self.shape, BLOCK_KEYS // TILE
         found = [zero(shape.sums)] * (tiles * len(queries))
         read = [query.reader() for query in queries]
@@ -312,11 +325,17 @@ class _Body:
         return found
 
     def _product(self, key: ir.Value, query: ir.Value, total: ir.Value) -> ir.Value:
-        """One step of `_scores`."""
+        """Return the scores `total` plus the products of a chunk along D of keys and queries.
+
+        `key`: elements of the pool [run]. `query`: f32 [run].
+        """
         return self._summed(self.operands.parts(key), self.operands.bf16_of(query), total)
 
     def _summed(self, a: Parts, b: Parts, total: ir.Value) -> ir.Value:
-        """`total` and all products of the parts of two vectors along K, the least first."""
+        """Return `total` plus the products of all parts of `a` with all parts of `b`, along K.
+
+        Products of the least significant parts are added first.
+        """
         instruction = self.shape.instruction
         rows, columns = ([self._cut(each) for each in side] for side in (a, b))
         for at in range(len(rows[0])):
@@ -326,14 +345,14 @@ class _Body:
         return total
 
     def _cut(self, values: ir.Value) -> list[ir.Value]:
-        """A vector along K as what a lane gives to each of some instructions."""
+        """Split a vector along K into the operands of consecutive matrix instructions."""
         return list(parts_of(values, self.shape.instruction.fragment))
 
     def _over_row(self, value: ir.Value, combine: Combine) -> ir.Value:
         return over_row(value, combine, self.shape.instruction.unit)
 
     def _any_not_finite(self, tiles: Sequence[Sums]) -> ir.Value:
-        """Whether a sum of the wave is infinite or NaN: x - x is zero of all others."""
+        """Whether a sum of any lane of the wave is infinite or NaN: x - x is zero for others."""
         added = None
         for sums in tiles:
             for value in (in_all(sums.total, sums.values[0]), *sums.values):
@@ -352,8 +371,11 @@ class _Body:
         return QueryParts(list(parts)) if self.staged is None else self.staged.write(tile, parts)
 
     def _query_parts(self, row: LaneRow) -> Iterator[Parts]:
-        """The bf16 of each chunk of a row, one after the other: whether an element is finite takes
-        two scalar registers."""
+        """Yield the bf16 parts of each chunk of a row along D.
+
+        Chunks are split one after the other: the test whether an element is finite takes two scalar
+        registers per element.
+        """
         for each in self.operands.query(row):
             parts = self.operands.bf16_of(pinned([each])[0])
             kind, words = parts[0].type, self.shape.run // 2
@@ -363,7 +385,10 @@ class _Body:
 
 @dataclass(frozen=True)
 class _Block:
-    """The block from key `start` on, in `page`: its keys and values, if they are loaded."""
+    """A block of keys from position `start` on, in page number `page`.
+
+    `keys` and `values`: what has been loaded of it (`load_keys`, `load_values`); else empty.
+    """
 
     start: ir.Value
     page: ir.Value

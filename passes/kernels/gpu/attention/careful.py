@@ -1,8 +1,15 @@
-"""Keys and values that may be infinite or NaN where a row does not see them.
+"""Attention over keys and values of which some are infinite or NaN: the second pass of a wave.
 
-What a matrix instruction makes of them is not what f32 would: zero times infinity. So they are left
-out of it, and what they are to a row that does see them is added apart. A row that sees none has
-the same bits as without care, whatever the other rows of its wave see.
+Zero times an infinite value is NaN in a matrix instruction, which multiplies values also by the
+zero weights of rows that do not attend to a key, and keys also by parts of queries that are zero.
+So in this pass
+
+    scores that are not finite are computed again, by multiply-adds of f32
+    values that are not finite are zero in matrix instructions; multiply-adds then add them to the
+        rows that have a weight for them
+
+A row that attends to no such key has the same bits as in the first pass, whatever the other rows of
+its wave attend to.
 """
 
 from __future__ import annotations
@@ -33,17 +40,18 @@ from mxc.passes.kernels.vectors import (
     splat,
 )
 
-#: Adds the products of a key's elements and of a query's f32 [run] to scores.
+#: Adds the products of a chunk of keys, elements [run], and of queries, f32 [run], to scores.
 Product = Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
 
 
 def scores_of_any(
     operands: WaveOperands, row: LaneRow, block: KeyTile, product: Product
 ) -> list[ir.Value]:
-    """Scores of a block of keys, a vector of each tile: as `product` gives them, in the order of
+    """Return the scores of a block of keys, a vector per tile: summed by `product`, in the order of
     the chunks along D; those that are not finite by multiply-adds of f32.
 
-    block: the keys. Loops, for there are no registers for the query in both forms.
+    `block`: the keys. The query is loaded in loops along D: there are no registers for all of it,
+    in bf16 and in f32.
     """
     shape, tiles = operands.shape, BLOCK_KEYS // TILE
     begun = [zero(shape.sums)] * tiles
@@ -53,7 +61,7 @@ def scores_of_any(
         found = []
         for key, total in zip(keys, given, strict=True):
             found.append(product(key, query, total))
-            # Whether a part of a float is infinite takes a mask for each element.
+            # One tile at a time: splitting floats takes a mask for each element, for infinities.
             no_reordering()
         scf.YieldOp(found)
     scores = list(op.results)
@@ -65,12 +73,12 @@ def scores_of_any(
 
 
 def _exact_scores(operands: WaveOperands, row: LaneRow, block: KeyTile) -> list[list[ir.Value]]:
-    """Scores of the keys that a lane has, by tile, as sums of f32."""
+    """Return the scores of the keys that a lane has, by tile, as multiply-adds of f32."""
     shape = operands.shape
     begun = [number(0.0)] * (BLOCK_KEYS // TILE * shape.sums)
     with loop(index(0), index(shape.depth), index(FRAGMENT), begun) as (at, given, op):
         query, found = elements(operands.query_part(row, at)), []
-        # There are no registers for the addresses of all keys.
+        # Computed in each iteration: there are no registers for the addresses of all keys.
         group = operands.lane.group + unknown_zero()
         for key, total in zip(_keys(shape, group), given, strict=True):
             own = elements(extended(operands.elements(block, key, at, FRAGMENT)))
@@ -84,24 +92,24 @@ def _exact_scores(operands: WaveOperands, row: LaneRow, block: KeyTile) -> list[
 
 
 def _keys(shape: GpuAttention, group: ir.Value) -> Iterator[ir.Value]:
-    """Those of a block whose scores a lane of a group has."""
+    """Yield the keys of a block, counted from its first, whose scores a lane of `group` has."""
     for tile in range(0, BLOCK_KEYS, TILE):
         for place in range(shape.sums):
             yield group * shape.sums + (tile + place)
 
 
 def finite_only(values: ir.Value) -> ir.Value:
-    """A vector of floats whose elements are zero where they are not finite.
+    """Return a vector of floats with zeros in place of elements that are not finite.
 
-    Of 16 bits each: those that are built later come later, as a mask for each element of a block
-    would take more scalar registers than there are. f32 would fill the vector registers if all of
-    a block were looked at first.
+    Vectors of 16-bit elements are tested in the order in which this function is called: a mask for
+    each element of a block would take more scalar registers than there are. Vectors of f32 are not
+    held in this order: if all of a block were tested first, they would fill the vector registers.
     """
     kind = ir.VectorType(values.type)
     nothing = splat(0.0, kind.element_type, kind.shape[0])
     if kind.element_type == f32():
         return arith.select(_finite(values), values, nothing)
-    # Else LLVM would compare what is decoded, and hold half a register for each element.
+    # Otherwise LLVM would compare the decoded elements, and hold half a register for each.
     values = _pinned(values)
     values = _pinned(arith.select(_finite(extended(values)), values, nothing))
     no_reordering()
@@ -109,7 +117,7 @@ def finite_only(values: ir.Value) -> ir.Value:
 
 
 def _pinned(values: ir.Value) -> ir.Value:
-    """A vector of 16 bits an element, pinned in whole registers."""
+    """Pin a vector of 16-bit elements (see `pinned`), as 32-bit registers."""
     kind, count = ir.VectorType(values.type).element_type, lanes_of(values)
     if count % 2:
         values = vector.shuffle(values, values, [*range(count), count - 1])
@@ -121,9 +129,11 @@ def _pinned(values: ir.Value) -> ir.Value:
 def with_the_others(
     operands: WaveOperands, block: KeyTile, weights: ir.Value, sums: Sequence[ir.Value]
 ) -> list[ir.Value]:
-    """`sums` with the values of a block that are not finite, where a row has a weight for them.
+    """Return `sums` plus weights times the values of a block that are not finite, for rows with a
+    weight for them that is not zero.
 
-    weights: f32 of the keys that the lane has.
+    `weights`: f32, of the keys that the lane has. Those of the row's other keys come from other
+    lanes.
     """
     shape, lane = operands.shape, operands.lane.lane
     with loop(index(0), index(shape.lanes // TILE), index(1), sums) as (group, given, op):
@@ -145,6 +155,7 @@ def _with_key(
     weight: ir.Value,
     sums: Sequence[ir.Value],
 ) -> list[ir.Value]:
+    """Return `sums` plus `weight` times the elements that are not finite of the value of a key."""
     shape, columns = operands.shape, []
     nothing = arith.cmpf(arith.CmpFPredicate.OEQ, weight, number(0.0))
     none = zero(shape.slots)
@@ -153,10 +164,10 @@ def _with_key(
     loaded = [operands.load(block, key, at, shape.slots) for at in places]
     for each in loaded:
         values = extended(operands.decoded(each, shape.slots))
-        # Of finite values nothing is added: a weight that is infinite or NaN is in the sums.
+        # Finite values are in the sums already, also with a weight that is infinite or NaN.
         values = arith.select(_finite(values), none, values)
         columns.append(elements(arith.select(nothing, none, values)))
-        # A mask for each element: not of all of these keys at once.
+        # One vector at a time: the test takes a mask for each element.
         no_reordering()
     return [
         math.fma(in_all(weight, before), vector.from_elements(before.type, list(own)), before)
@@ -165,6 +176,6 @@ def _with_key(
 
 
 def _finite(values: ir.Value) -> ir.Value:
-    """Where f32 are finite: x - x is zero."""
+    """Return which elements, f32, are finite: for these, x - x is zero."""
     own = values - values
     return arith.cmpf(arith.CmpFPredicate.OEQ, own, zero(lanes_of(values)))

@@ -1,6 +1,6 @@
-"""Sums of the pieces so far, kept in shared memory while another piece is computed.
+"""Sums of values over earlier pieces, which are kept in LDS while the next piece is computed.
 
-A wave has no registers for them beside those of the piece. Each lane reads what it wrote.
+A wave has no registers for them beside the sums of that piece. Each lane reads what it wrote.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from mxc.dialects.amdgpu import shared
 from mxc.passes.kernels.gpu.lanes import unknown_zero
 from mxc.passes.kernels.vectors import concat, f32, index, of, parts_of
 
-#: Elements of a load or store: 16 bytes of each lane, one after the other.
+#: Elements of a load or store: 16 bytes of each lane, adjacent to those of the next lane.
 _FOUR = 4
 
 
 @dataclass(frozen=True)
 class Kept:
-    """`memory` for vectors f32 [size] of each lane."""
+    """LDS for some vectors f32 [`size`] of each lane. `memory`: f32 [1, vectors * size / 4, lanes,
+    4]. `lane`: this lane."""
 
     memory: ir.Value
     lane: ir.Value
@@ -29,18 +30,18 @@ class Kept:
 
     @staticmethod
     def of(count: int, size: int, lanes: int, lane: ir.Value) -> Kept:
-        """Memory for so many."""
+        """Allocate LDS for `count` vectors f32 [`size`] of each of `lanes` lanes."""
         return Kept(shared([1, count * size // _FOUR, lanes, _FOUR], f32()), lane, size)
 
     def write(self, values: Sequence[ir.Value], first: int) -> None:
-        """Those from number `first` on."""
+        """Store `values` as the vectors from number `first` on."""
         start = unknown_zero()
         for number, value in enumerate(values, first):
             for part, four in enumerate(parts_of(value, _FOUR)):
                 vector.store(four, self.memory, self._at(start, number, part))
 
     def read(self, first: int, count: int) -> list[ir.Value]:
-        """So many from number `first` on, as they were written."""
+        """Load `count` vectors from number `first` on."""
         kind, start = of(f32(), _FOUR), unknown_zero()
         parts = range(self.size // _FOUR)
         return [

@@ -1,4 +1,4 @@
-"""Attention over pages on GPUs: which calls have a kernel, and its executables."""
+"""Paged and dense attention on GPUs: which calls have a kernel, and its executables."""
 
 from __future__ import annotations
 
@@ -30,25 +30,27 @@ from mxc.passes.kernels.rotary_writes import zeros_beside
 from mxc.passes.kernels.roundings import rounding_of
 from mxc.targets.matrix_unit import MatrixUnit
 
-#: What IREE makes of the reference extracts elements at numbers that it has not computed.
+#: Why a call without a kernel is an error, and what to do. IREE's code for the reference
+#: implementation extracts elements at indices that it has not computed.
 _CURE = "IREE's code for it reads outside of its buffers: choose --kv-cache bf16, or a CPU"
 
-#: Where no kernel writes zeros for the counters of the waves.
+#: Note for a call for which no kernel writes the zeros that waves use as counters.
 _SECOND = (
     "attention over {} pages has a second dispatch for decoded tokens, which adds up the sums of "
     "their pieces of keys: the keys are not written by a kernel of mxc for this attention alone"
 )
 
-#: Bytes of the longest key; of bf16, which is its own only part.
+#: Most bytes of a key or a value in registers: of f16 and f32, which are split into several bf16
+#: parts; and of bf16.
 _MOST_BYTES, _BF16_BYTES = 512, 1152
 
 
 class _Kernel(GpuAttention):
-    """The kernels of one."""
+    """The attention kernel, and the second kernel, of some sizes."""
 
     @property
     def threads(self) -> Threads:
-        """A wave, for one tile of rows."""
+        """Threads of a workgroup: one wave, with one tile of rows."""
         return self._threads(1)
 
     def _threads(self, tiles: int) -> Threads:
@@ -57,7 +59,8 @@ class _Kernel(GpuAttention):
 
     @property
     def cases(self) -> Cases | None:
-        """Where no token is decoded there are rows enough for two tiles."""
+        """Two cases if waves may have two tiles of rows: two tiles where no token is decoded
+        (`pieces` is 0), since there are enough rows; else one."""
         if self.tiles == 1:
             return None
         return Cases([1], [self._threads(self.tiles), self.threads])
@@ -73,7 +76,7 @@ class _Kernel(GpuAttention):
 
     @property
     def merge_threads(self) -> Threads:
-        """Lanes that add pieces up."""
+        """Threads of a workgroup of the second kernel."""
         return Threads(MERGED, self.lanes)
 
     def merge(self, *buffers: ir.Value) -> None:
@@ -82,12 +85,12 @@ class _Kernel(GpuAttention):
 
 
 def attention_kernels(matrix: MatrixUnit) -> Lowering[AttentionCall, _Kernel]:
-    """Attention becomes kernels of the bf16 instruction of a GPU."""
+    """The lowering of paged attention to kernels with the bf16 instruction of `matrix`."""
     return attention_lowering(functools.partial(_kernel, TileInstruction(TILE, matrix)), _counters)
 
 
 def dense_attention_kernels(matrix: MatrixUnit) -> Lowering[DenseAttentionCall, _Kernel]:
-    """Dense attention becomes the same kernels."""
+    """The lowering of dense attention to the same kernels."""
     instruction = TileInstruction(TILE, matrix)
     return dense_attention_lowering(functools.partial(_dense_kernel, instruction))
 
@@ -100,7 +103,8 @@ def _dense_kernel(instruction: TileInstruction, call: DenseAttentionCall) -> _Ke
 
 
 def _kernel(instruction: TileInstruction, call: AttentionCall) -> _Kernel:
-    """Raises PassError where there is none."""
+    """Return the kernel of a call, and add a note if it needs a second kernel. Raises PassError if
+    no kernel computes the call."""
     sizes = paged_sizes_of(call)
     found: _Kernel | Reason
     if isinstance(sizes, Reason):
@@ -117,7 +121,8 @@ def _kernel(instruction: TileInstruction, call: AttentionCall) -> _Kernel:
 
 
 def _counters(call: AttentionCall) -> ir.Value | None:
-    """A zero for each query head of each token, of the kernel that wrote the keys of the tokens."""
+    """Return zeros i32 [T, V * G] from the kernel that wrote the keys of the tokens, if there are
+    such; else None."""
     zeros = zeros_beside(call.pages.pool)
     if zeros is None:
         return None
@@ -128,9 +133,11 @@ def _counters(call: AttentionCall) -> ir.Value | None:
 def _shape(
     instruction: TileInstruction, sizes: dict[str, Any], result: str, *, counts: bool
 ) -> _Kernel | Reason:
+    """Return the kernel of these sizes, or the reason why there is none. `result`: "f32" or "bf16".
+    `counts`: whether the wave that finishes last adds pieces up."""
     shape = _Kernel(**sizes, result=result, counts=counts, instruction=instruction)
     element, depth, mixed = shape.element, shape.depth, shape.mixed
-    # What is packed becomes bf16 in registers.
+    # Bytes of an element in registers, where packed elements are bf16.
     size = 4 if element == "f32" else 2
     longest = (_MOST_BYTES if element in ("f16", "f32") else _BF16_BYTES) // size
     if depth % TILE or mixed % TILE or max(depth, mixed) > longest:
@@ -143,7 +150,7 @@ def _shape(
     for name, number, (least, most) in (("scale", shape.scale, SCALES), ("cap", shape.cap, CAPS)):
         if number is not None and not least <= number <= most:
             return Reason(f"the {name} is {number:g}; kernels take {least:g} to {most:g}")
-    # Of dense keys, what is read at once.
+    # A bounded buffer has one block of dense keys, which are a page of any number of positions.
     keys = BLOCK_KEYS if shape.dense else shape.page
     page = keys * shape.heads * depth * size
     tokens = 2 * TILE * shape.heads * shape.group * max(depth, mixed) * 4

@@ -1,4 +1,4 @@
-"""Which keys a row sees: by their positions, and by the mask of dense attention."""
+"""Mask scores: by the positions of keys, and by the mask of dense attention."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ _TILES = BLOCK_KEYS // TILE
 
 @dataclass(frozen=True)
 class Masks:
-    """What the rows of a wave see of keys. `buffer`: if attention has a mask, the memref f32
-    [masks, heads, tokens, keys], in which sizes are 1 where a mask is the same. `head`: the
-    key/value head of the wave."""
+    """Masks the scores of the rows of a wave.
+
+    `buffer`: the mask of dense attention, if it has one: a memref f32 [masks, heads, tokens, keys],
+    in which a size is 1 if the mask is the same along it. `head`: the key/value head of the wave.
+    """
 
     shape: GpuAttention
     buffer: ir.Value | None
@@ -37,8 +39,11 @@ class Masks:
     def applied(
         self, rows: Callable[[], Sequence[LaneRow]], scores: Sequence[ir.Value], start: ir.Value
     ) -> list[ir.Value]:
-        """Scores, vectors of the tiles of the block from key `start` on, of each of `rows`: with
-        the mask, and MASKED for keys that a row does not see, of which most blocks have none."""
+        """Return the scores of the block from key `start` on, masked.
+
+        `scores`: for each of `rows`, a vector per tile of keys. The mask of dense attention is
+        added. Keys that a row does not attend to get MASKED; most blocks have none, and skip this.
+        """
         own = self.wave
         if self.buffer is not None:
             scores = self._of_rows(rows, scores, lambda row, each: self._added(row, each, start))
@@ -57,11 +62,12 @@ class Masks:
         scores: Sequence[ir.Value],
         of: Callable[[LaneRow, Sequence[ir.Value]], list[ir.Value]],
     ) -> list[ir.Value]:
+        """Apply `of` to each row and its scores, and join the results."""
         own = enumerate(rows())
         return [score for n, row in own for score in of(row, scores[_TILES * n : _TILES * (n + 1)])]
 
     def _masked(self, row: LaneRow, scores: Sequence[ir.Value], start: ir.Value) -> list[ir.Value]:
-        """Scores of a row by the positions of keys."""
+        """Return the scores of a row, MASKED for keys at positions that it does not attend to."""
         position = self.wave.position
         if self.shape.causal:
             position = self.wave.seen(position + row.token)
@@ -70,8 +76,8 @@ class Masks:
         return masked(scores, first, *(bound - start for bound in seen))
 
     def _added(self, row: LaneRow, scores: Sequence[ir.Value], start: ir.Value) -> list[ir.Value]:
-        """Scores of a row as powers of two, with the mask. Those of keys past the last one are
-        any."""
+        """Return the scores of a row as exponents of two, with the mask added. The scores of keys
+        past the last one are arbitrary."""
         shape, buffer = self.shape, self.buffer
         assert buffer is not None
         at, first = self._row(row), long(start) + self.lane.group * shape.sums
@@ -95,7 +101,10 @@ class Masks:
         return [self._with(score * scale, mask) for score, mask in zip(scores, masks, strict=True)]
 
     def _with(self, score: ir.Value, mask: ir.Value) -> ir.Value:
-        """A score with its mask, both as powers of two, in which the lowest numbers overflow."""
+        """Add the mask to a score, both as exponents of two. `mask`: as in memory.
+
+        Finite masks that are below LOWEST when they are multiplied by log2 e become LOWEST.
+        """
         unit, lowest, nothing = (in_all(number(n), mask) for n in (LOG2_E, LOWEST, MASKED))
         power = mask * unit
         finite = arith.cmpf(arith.CmpFPredicate.OGT, mask, nothing)
@@ -106,7 +115,7 @@ class Masks:
         return with_mask(score, arith.select(overflows, lowest, power), replaces=replaces)
 
     def _row(self, row: LaneRow) -> list[ir.Value]:
-        """The indices of a row in the buffer."""
+        """The indices of a row in the mask."""
         assert self.shape.mask is not None
         shared, of_heads, of_tokens = self.shape.mask
         return [

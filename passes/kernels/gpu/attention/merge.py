@@ -1,11 +1,12 @@
-"""Pieces added up, where those of decoded tokens were computed apart.
+"""Add up the pieces of decoded tokens, if each piece was computed by its own wave.
 
-Each wave leaves, for its piece and each row, the sums of its weights and values, then their
-maximum and their total (sums.py). A lane has four elements of a row, and adds the pieces that its
-token sees, in their order, a few of them loaded at once. So bits do not depend on who does it when.
+Each wave has stored, for its piece and each row, the sums of weights times values, then the maximum
+and the total (sums.py). A lane here has four elements of a row. It adds the pieces that the token
+attends to in their order, a few of them loaded at once. So the bits of the result do not depend on
+which wave adds them, or when.
 
-Where there are counters, the wave of a tile of rows that is done last does it (gpu/last_wave.py),
-else a second kernel (`merge_pieces`).
+If there are counters, the wave that finishes last of those of a tile of rows adds the pieces
+(gpu/last_wave.py), else a second kernel (`merge_pieces`).
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ def merge_pieces(shape: GpuAttention, buffers: Sequence[ir.Value]) -> None:
 def merge_when_last(
     shape: GpuAttention, buffers: Sequence[ir.Value], own: Wave, lane: ir.Value
 ) -> None:
-    """Where a wave has stored a piece of a tile of rows: add all of them up if it is the last one.
+    """Add up all pieces of a tile of rows, if this wave is the last one to have stored its piece.
 
-    `lane`: an index.
+    `own`: the rows of this wave. `lane`: number of the lane in the wave, an index.
     """
     *_, sinks, _, _, counters, parts, result = buffers
     with when(own.apart):
@@ -78,7 +79,8 @@ def merge_when_last(
 
 @dataclass(frozen=True)
 class _Pieces:
-    """The `count` pieces of the `token` that run `run` decodes: indices; memrefs."""
+    """The `count` pieces of the `token` that run `run` decodes (all three are index values), in the
+    memref `parts`; `sinks` and `result` are memrefs of the kernel too."""
 
     shape: GpuAttention
     parts: ir.Value
@@ -89,7 +91,7 @@ class _Pieces:
     count: ir.Value
 
     def merge(self, head: ir.Value, member: ir.Value, at: ir.Value) -> None:
-        """Store the four elements from `at` on of a row of the result."""
+        """Add up the pieces for four elements of a row, from `at` on, and store the result."""
         shape = self.shape
         with loop(index(0), self.count, index(_PIECES), Sums.none([zero(TAIL)]).all) as (
             start,
@@ -113,6 +115,7 @@ class _Pieces:
         vector.store(rounded(whole, shape.result), self.result, [self.token, head, member, at])
 
     def _load(self, piece: ir.Value, head: ir.Value, member: ir.Value, at: ir.Value) -> Sums:
+        """Load the sums of a piece: its maximum and total, and four elements from `at` on."""
         shape = self.shape
         place = piece * value_of(shape.runs) + self.run
         begin = [place, index(0), index(0), index(0)]

@@ -1,23 +1,24 @@
-"""Queries, keys and values on their way from memory to fragments of matrix instructions.
+"""Load queries, keys and values, and turn them into operands of matrix instructions.
 
 A matrix instruction computes c[m, n] += sum over k of a[m, k] b[n, k]. Lane l has row l % 16 of a
-and b, there the elements along K of its group g = l // 16; of c it has column l % 16, and some rows
-(targets/matrix_unit.py). With v_mfma_f32_16x16x32_bf16 these are k = 8 g .. and rows 4 g .. + 3.
+and of b, with the elements along K of its group g = l // 16. Of c it has column l % 16 and some
+rows (targets/matrix_unit.py). With v_mfma_f32_16x16x32_bf16 these are the elements k = 8 g .. 8 g +
+7 and the rows 4 g .. 4 g + 3.
 
-    scores[key, row]  a: keys, along D      b: queries
-    result[d, row]    a: values, along keys b: weights
+    scores[key, row]  a: keys, along D        b: queries
+    result[d, row]    a: values, along keys   b: weights
 
-A sum may take what it adds in any order. Along D a lane has a run of at least eight elements, of
-one instruction or two. Along keys its elements are those of the scores that it has: a few of each
-tile of 16, so that weights move to no other lane. Where an instruction wants all keys of a tile in
-each lane (gfx11), the two halves of a wave exchange their weights.
+A sum may take its terms in any order. Along D, a lane has a run of at least eight consecutive
+elements, for one instruction or two. Along keys, a lane has the keys whose scores it holds, a few
+of each tile of 16, so that no weight moves to another lane. Where an instruction takes all keys of
+a tile in each lane (gfx11), the two halves of a wave exchange their weights.
 
-The values of a lane's keys, loaded with their elements of D side by side, are transposed in
-registers: lane n has d = slots * n .. of them, so that row m of the j-th product is d = slots * m +
-j.
+For each of its keys a lane loads consecutive elements of the value, and transposes them in
+registers: lane n has the elements d = slots * n .., so that row m of the j-th product is element d
+= slots * m + j.
 
-A block of keys lies in one page, and is read from a base of its own: offsets are those within it,
-the same for all blocks.
+A block of keys lies in one page, and is a buffer of its own: offsets are within the block, and the
+same for all blocks.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ from mxc.passes.kernels.vectors import (
     unequal,
 )
 
-#: Keys whose scales are loaded at once.
+#: Consecutive keys whose scales are loaded at once.
 _QUAD = 4
-#: Vectors of bf16 that add up to one of floats.
+#: Vectors of bf16 whose sum is a vector of floats.
 Parts = Sequence[ir.Value]
 
 
 def extended(values: ir.Value) -> ir.Value:
-    """A vector or a number as f32."""
+    """Extend a vector or a number to f32."""
     vectors = isinstance(values.type, ir.VectorType)
     kind = of(f32(), lanes_of(values)) if vectors else f32()
     return values if values.type == kind else arith.extf(kind, values)
@@ -69,8 +70,11 @@ def extended(values: ir.Value) -> ir.Value:
 
 @dataclass(frozen=True)
 class KeyTile:
-    """`elements` [BLOCK_KEYS, D], bounded, and the `scales` of those in an MX format: of the first
-    32 elements of each key, and B further on those of the next ones."""
+    """A block of keys, or of values, of one head in the pool, as memrefs with checked bounds.
+
+    `elements`: [keys, D], at most BLOCK_KEYS keys. `scales`: in an MX format, bytes: the scale of
+    the first 32 elements of each key, then, B bytes further, of the next 32, ..; else None.
+    """
 
     elements: ir.Value
     scales: ir.Value | None
@@ -78,8 +82,11 @@ class KeyTile:
 
 @dataclass(frozen=True)
 class PageReader:
-    """Keys or values: one `entry` of the pages of the pool [N, E, B, V, D] that `lists` i32 [S, P]
-    has for run `run`; `head` of them. `packed`: see bytes_of_entries, where pages have scales."""
+    """Finds blocks of the keys, or of the values, of key/value head `head` of run `run`: these are
+    entry `entry` of the pages that `lists` i32 [S, P] names in the `pool` [N, E, B, V, D].
+
+    `packed`: the pool as bytes (bytes_of_entries) if pages have scales, else None.
+    """
 
     shape: GpuAttention
     pool: ir.Value
@@ -90,18 +97,18 @@ class PageReader:
     packed: ir.Value | None
 
     def page(self, key: ir.Value) -> ir.Value:
-        """The page that has a key, i32. The key is the same for all lanes."""
+        """Load the number of the page that contains `key`, i32. All lanes have the same `key`."""
         number = index(0) if self.shape.dense else long(key // self.shape.page)
         return memref.LoadOp(self.lists, [self.run, number]).result
 
     def block(self, page: ir.Value, key: ir.Value) -> KeyTile:
-        """From a key of a page on."""
+        """Return the block from `key` on, a position of the run that lies in page number `page`."""
         _, entries, _, _, depth = ir.MemRefType(self.pool.type).shape
         position = long(key if self.shape.dense else key % self.shape.page)
         place = [long(page), self.entry, position, self.head, index(0)]
         keys: Size = BLOCK_KEYS
         if self.shape.ragged:
-            # What is read of other keys is zero.
+            # Keys past the last one are out of bounds, and read as zero.
             keys = at_most(value_of(self.shape.positions) - position, BLOCK_KEYS)
         elements = bounded(part(self.pool, place, [1, 1, keys, 1, depth], kept=(2, 4)))
         if self.packed is None:
@@ -114,9 +121,10 @@ class PageReader:
 
 @dataclass(frozen=True)
 class WaveOperands:
-    """What one wave reads. `queries`: a memref [tokens, G, D] of its key/value head.
+    """Loads and decodes what one wave reads.
 
-    `first`: the first element of a value that the wave has.
+    `queries`: a memref [tokens, G, D] of the wave's tokens and key/value head; `bounded_queries`:
+    the same with checked bounds. `first`: the first element of the wave's slice of values.
     """
 
     shape: GpuAttention
@@ -128,21 +136,22 @@ class WaveOperands:
     lane: Lane
 
     def query(self, row: LaneRow) -> Iterator[ir.Value]:
-        """f32 [run] of the row, chunk by chunk along D; so many are loaded before the first."""
+        """Yield f32 [run] of the row for each chunk along D; `queries_at_once` chunks are loaded
+        before the first of them is yielded."""
         chunks, count = range(self.shape.chunks), self.shape.queries_at_once
         for group in (chunks[first : first + count] for first in chunks[::count]):
             yield from [self._query(self.bounded_queries, row, index(chunk)) for chunk in group]
 
     def query_chunk(self, row: LaneRow, chunk: ir.Value) -> ir.Value:
-        """f32 [run] of the row.
+        """Load f32 [run] of a chunk along D of the row, once more.
 
-        Through another pointer, so that LLVM does not keep in registers, or in scratch memory, what
-        was loaded before.
+        It uses another pointer than `query`, so that LLVM does not keep what `query` loaded in
+        registers or in scratch memory for this use.
         """
         return self._query(self.queries, row, chunk)
 
     def query_part(self, row: LaneRow, at: ir.Value) -> ir.Value:
-        """f32 [FRAGMENT] of the row from an element on."""
+        """Load f32 [FRAGMENT] of the row from element `at` on."""
         place = [long(row.token), row.member, at]
         return vector.load(of(f32(), FRAGMENT), self.queries, place)
 
@@ -154,14 +163,15 @@ class WaveOperands:
         )
 
     def load_keys(self, page: ir.Value, start: ir.Value, chunks: range) -> list[ir.Value]:
-        """Chunks of a block from key `start` on, for `keys_of`: of each its tiles."""
+        """Load `chunks` along D of the block from key `start` on: for each chunk, the lane's key of
+        each tile. `keys_of` decodes what is returned."""
         block = self.keys.block(page, start)
         tiles = range(BLOCK_KEYS // TILE)
         each = [self._load_key(block, tile, index(chunk)) for chunk in chunks for tile in tiles]
         return [value for loaded in each for value in loaded]
 
     def keys_of(self, loaded: Sequence[ir.Value]) -> list[ir.Value]:
-        """What was loaded, [run] each."""
+        """Return what `load_keys` loaded, decoded: a vector [run] per chunk and tile."""
         format, run = self.shape.packed, self.shape.run
         if format is None:
             return list(loaded)
@@ -171,7 +181,7 @@ class WaveOperands:
         return [self._decoded(words, run, byte_of(scale, 0)) for words, scale in pairs]
 
     def key_chunk(self, block: KeyTile, tile: int, chunk: ir.Value) -> ir.Value:
-        """[run] of the key that the lane has in a tile of a block."""
+        """Load and decode a chunk along D of the lane's key in a tile of a block: [run]."""
         return self.keys_of(self._load_key(block, tile, chunk))[0]
 
     def _load_key(self, block: KeyTile, tile: int, chunk: ir.Value) -> list[ir.Value]:
@@ -183,7 +193,7 @@ class WaveOperands:
         return [elements, arith.extui(i32(), scale)]
 
     def _inside(self, column: ir.Value, load: Callable[[ir.Value], ir.Value]) -> ir.Value:
-        """What is loaded from a column on; zero past the end of D."""
+        """Return what `load` loads from element `column` on; zero past the end of D."""
         if self.shape.depth % self.shape.chunk == 0:
             return load(column)
         inside = below(column, self.shape.depth)
@@ -192,7 +202,7 @@ class WaveOperands:
         return arith.select(inside, loaded, splat(0, kind.element_type, kind.shape[0]))
 
     def _load_elements(self, block: KeyTile, at: Sequence[ir.Value], count: int) -> ir.Value:
-        """So many: floats, or words of what is packed."""
+        """Load `count` elements: floats, or packed elements as words i32."""
         if self.shape.packed is not None:
             return load_words(block.elements, at, count)
         return vector.load(of(self.shape.element_type(), count), block.elements, list(at))
@@ -202,7 +212,9 @@ class WaveOperands:
         return chunk * self.shape.chunk + self.lane.block * self.shape.run
 
     def load_values(self, page: ir.Value, start: ir.Value, step: int) -> list[ir.Value]:
-        """This lane's elements of D for `values_of`, for each key of a product along keys."""
+        """Load the lane's elements of the values of the keys that product number `step` along keys
+        takes: `slots` of each key, every four keys followed by their scales if there are scales.
+        `values_of` decodes what is returned."""
         block, count = self.values.block(page, start), self.shape.keys_of_tile
         at = self.first + self.lane.column * self.shape.slots
         own, found, size = self.lane.block * count, [], self.shape.instruction.fragment
@@ -213,12 +225,12 @@ class WaveOperands:
                 place_of_key = [first + place, at]
                 found.append(self._load_elements(block, place_of_key, self.shape.slots))
             if block.scales is not None:
-                # Those of four keys are side by side.
+                # The scales of consecutive keys are adjacent.
                 found.append(load_words(block.scales, [self._scale(first, at)], _QUAD))
         return found
 
     def values_of(self, loaded: Sequence[ir.Value]) -> Iterator[ir.Value]:
-        """What was loaded: [slots] of each key, decoded where it is taken."""
+        """Yield what `load_values` loaded, [slots] of each key, decoded when it is asked for."""
         size = _QUAD + self.shape.scaled
         for quad in range(0, len(loaded), size):
             keys, scales = loaded[quad : quad + _QUAD], loaded[quad + _QUAD : quad + size]
@@ -230,19 +242,20 @@ class WaveOperands:
     def load(
         self, block: KeyTile, key: ir.Value, at: ir.Value, count: int
     ) -> tuple[ir.Value, ir.Value | None]:
-        """So many elements from `at` on of a key of a block, or of its value, and their scale."""
+        """Load `count` elements from `at` on of a key of a block of keys or values, and their
+        scale, if there are scales. `decoded` decodes them."""
         scale = None
         if block.scales is not None:
             scale = memref.LoadOp(block.scales, [self._scale(key, at)]).result
         return self._load_elements(block, [key, at], count), scale
 
     def decoded(self, loaded: tuple[ir.Value, ir.Value | None], count: int) -> ir.Value:
-        """What `load` gave."""
+        """Return the `count` elements that `load` loaded, decoded."""
         elements, scale = loaded
         return elements if self.shape.packed is None else self._decoded(elements, count, scale)
 
     def elements(self, block: KeyTile, key: ir.Value, at: ir.Value, count: int) -> ir.Value:
-        """So many elements from `at` on of a key of a block, of one scale."""
+        """Load and decode `count` elements from `at` on of a key of a block; they share a scale."""
         return self.decoded(self.load(block, key, at, count), count)
 
     def _decoded(self, words: ir.Value, count: int, scale: ir.Value | None) -> ir.Value:
@@ -251,26 +264,27 @@ class WaveOperands:
         return decoded(format, words, count, scale, converts=unit.converts)
 
     def _scale(self, key: ir.Value, at: ir.Value) -> ir.Value:
-        """Where the scale of the elements from `at` on is, which are of one block of the format."""
+        """The index in `KeyTile.scales` of the scale of the elements of `key` from `at` on, which
+        lie in one block of the format."""
         return at // BLOCK * self.shape.page + key
 
     def parts(self, fragment: ir.Value) -> Parts:
-        """A fragment of the pool as bf16."""
+        """Split elements of the pool into bf16 parts, whose sum they are."""
         if self.shape.element == "bf16":
             return [fragment]
         return bf16_parts(extended(fragment), self.shape.parts_of_element)
 
     def bf16_of(self, floats: ir.Value, *, finite: bool = False) -> Parts:
-        """The bf16 that queries or weights, f32 [n], become: they add up to all of an f32, or to
-        what is nearest with fewer bits."""
+        """Split queries or weights, f32 [n], into bf16 parts. Their sum is the f32, or, where fewer
+        `bits` are enough, the nearest number that is such a sum. `finite`: none is infinite."""
         unit = None if self.shape.bits == F32_BITS else self.shape.instruction.unit
         return bf16_parts(floats, self.shape.parts_of_f32, finite=finite, rounded=unit)
 
     def weights(self, parts: Parts) -> Parts:
-        """Weights of the keys that a lane has, as it gives them to instructions.
+        """Return the lane's weights as operands of matrix instructions.
 
-        Where those want all keys of a tile in each lane, its halves exchange theirs: the first
-        ones of a tile are those of the lower half.
+        Where these take all keys of a tile in each lane, the two halves of the wave exchange their
+        weights; of each tile, those of the lower half come first.
         """
         instruction = self.shape.instruction
         if not instruction.unit.replicated:
@@ -291,10 +305,12 @@ class WaveOperands:
         return found
 
     def transposed(self, loaded: Sequence[ir.Value]) -> list[ir.Value]:
-        """The keys of each element of D, from what `load_values` gave."""
+        """Transpose the vectors of `values_of`, [slots] of each key: a vector of all keys for each
+        of the `slots` elements of D."""
         slots = self.shape.slots
         rows = list(loaded)
-        # One instruction for two keys: pairs, then pairs of pairs, whole registers.
+        # Interleave every two keys, then join their pairs. A pair of 16-bit elements takes one
+        # instruction, and is a whole register.
         mixed = [d + slots * which for d in range(slots) for which in range(2)]
         pairs = [vector.shuffle(rows[k], rows[k + 1], mixed) for k in range(0, len(rows), 2)]
         found = []
@@ -306,9 +322,10 @@ class WaveOperands:
 def part(
     buffer: ir.Value, place: Sequence[ir.Value], sizes: Sequence[Size], *, kept: Sequence[int]
 ) -> ir.Value:
-    """`sizes` of a memref from `place` on, of which the dimensions `kept` are not 1 and stay.
+    """Return the subview of `sizes` from `place` on of a memref, with only the dimensions `kept`;
+    all others have size 1.
 
-    All of a buffer may be more than offsets reach.
+    A buffer may be larger than offsets reach, so those of a subview begin at `place`.
     """
     kind = ir.MemRefType(buffer.type)
     dynamic = ir.ShapedType.get_dynamic_size()

@@ -1,11 +1,12 @@
-"""Keys and values in fp8 or an MX format: loaded as they are, decoded to bf16 in registers.
+"""Load keys and values in fp8 or an MX format, and decode them to bf16 in registers.
 
-What is loaded ahead stays packed, as words i32, for LLVM gives each i8 that a loop carries a
-register. Integers are converted to f32 and multiplied with the scale. e4m3 are converted by
-v_cvt_scalef32_pk_bf16_fp8; where there is none their bits are those of an f16 with another bias.
-All are exact, but for what no bf16 holds. The scale of fp8 is one.
+Elements that are loaded ahead stay packed, as words i32, because LLVM gives each i8 that a loop
+carries a register of its own. Integers are converted to f32 and multiplied by the scale. e4m3
+elements are converted by v_cvt_scalef32_pk_bf16_fp8; on GPUs without it, their bits are read as
+those of an f16 with another bias. Results are exact if a bf16 can hold them. The scale of fp8 is
+one.
 
-After the B positions of an entry in an MX format are its scales, [V, D / 32, B]: see
+In an MX format, the B positions of an entry are followed by its scales, [V, D / 32, B]: see
 dialects/pages.py.
 """
 
@@ -38,7 +39,8 @@ from mxc.passes.kernels.vectors import (
 
 
 def first_scale(pool: ir.Value, position: ir.Value, head: ir.Value) -> ir.Value:
-    """Where in an entry the scale of the first block of a position and a head is."""
+    """Return the place, in bytes of an entry, of the scale of the first block of a head of a
+    position. `pool`: in an MX format, with the scales."""
     _, _, rows, heads, depth = ir.MemRefType(pool.type).shape
     positions = rows * BLOCK // (BLOCK + 1)
     before = head * (depth // BLOCK * positions)
@@ -46,7 +48,8 @@ def first_scale(pool: ir.Value, position: ir.Value, head: ir.Value) -> ir.Value:
 
 
 def load_words(memory: ir.Value, at: Sequence[ir.Value], count: int) -> ir.Value:
-    """`count` bytes, an even number, as i32: of the last one half may be zero."""
+    """Load `count` bytes, an even number, as i32. If they end within a word, its upper half is
+    zero."""
     codes, pairs = vector.load(of(i8(), count), memory, list(at)), count // 2
     if pairs % 2:
         zero = splat(0, i16(), 1)
@@ -62,8 +65,8 @@ def byte_of(word: ir.Value, number: int) -> ir.Value:
 def decoded(
     format: BlockFormat, words: ir.Value, count: int, scale: ir.Value | None, *, converts: bool
 ) -> ir.Value:
-    """bf16 [count] of elements in words i32, of one scale i8; None: one. `converts`: by the
-    instruction for e4m3."""
+    """Decode the first `count` elements in words i32 to bf16. `scale`: the E8M0 byte of all, i8;
+    None for the scale one. `converts`: whether the GPU has the instruction for e4m3."""
     element = format.element
     factor = number(1.0) if scale is None else power(scale)
     each = elements(words)
@@ -73,7 +76,7 @@ def decoded(
     if element.exponent:
         halves = vector.from_elements(of(i32(), 2 * len(each)), eights(each, element))
         exact = arith.extf(of(f32(), size), bitcast(halves, ir.F16Type.get(), size))
-        # The code of NaN is that of the largest number, and one place further.
+        # NaN has the code after that of the largest number.
         largest = element.max * 2.0 ** (element.bias - F16_BIAS)
         none = arith.cmpf(arith.CmpFPredicate.OGT, math.absf(exact), splat(largest, f32(), size))
         exact = arith.select(none, splat(float("nan"), f32(), size), exact)
@@ -82,14 +85,14 @@ def decoded(
         bytes_ = [_signed_byte(word, place) for word in each for place in range(4)]
         exact, unit = vector.from_elements(of(f32(), size), bytes_), element.min_positive
     wide = exact * vector.broadcast(exact.type, factor * unit)
-    # Of what is exact a bf16 is the upper half.
+    # A bf16 holds these exactly: it is the upper half.
     return upper_halves(wide, count)
 
 
 def _converted(
     words: Sequence[ir.Value], count: int, element: ElementFormat, factor: ir.Value
 ) -> ir.Value:
-    """By v_cvt_scalef32_pk_bf16_fp8, two elements each."""
+    """Decode e4m3 by v_cvt_scalef32_pk_bf16_fp8, two elements an instruction."""
     kind = ir.BF16Type.get()
     found = [
         extended_pair(words[pair // 2], factor, element, kind, pair % 2)

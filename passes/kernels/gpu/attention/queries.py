@@ -1,4 +1,4 @@
-"""The bf16 of a tile of queries: in registers, or in shared memory where those are few."""
+"""The bf16 parts of a tile of queries: in registers, or in LDS if there are too few of those."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mxc.passes.kernels.gpu.fragments import FRAGMENT
 from mxc.passes.kernels.gpu.lanes import Lane, unknown_zero
 from mxc.passes.kernels.vectors import concat, index, of, part_of
 
-#: Gives the parts of a chunk along D.
+#: Returns the parts of a chunk along D, given by its number.
 Reader = Callable[[int], Parts]
 
 
@@ -25,7 +25,7 @@ class Query(Protocol):
     """A tile of queries."""
 
     def reader(self) -> Reader:
-        """For one block of keys, at the insertion point."""
+        """Return a reader for one block of keys, at the insertion point."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,18 @@ class QueryParts:
     parts: Sequence[Parts]
 
     def reader(self) -> Reader:
-        """They are there."""
+        """Return a reader that emits nothing: the parts are in registers."""
         return lambda chunk: self.parts[chunk]
 
 
 @dataclass(frozen=True)
 class StagedQueries:
-    """Queries in shared `memory`, bf16 [tiles, chunks * parts * loads, lanes, FRAGMENT]. Each lane
-    reads what it wrote, or what the lane with the same row wrote; `place`: it among the lanes."""
+    """Queries in LDS. `memory`: bf16 [tiles, chunks * parts * loads, lanes, FRAGMENT].
+
+    `loads`: loads of FRAGMENT elements for a run. `parts`: bf16 parts of a query. `place`: index of
+    this lane among the lanes. A lane reads what it wrote itself, or, where lanes of all groups hold
+    the same elements, what a lane with the same row and place wrote.
+    """
 
     memory: ir.Value
     place: ir.Value
@@ -51,14 +55,14 @@ class StagedQueries:
 
     @staticmethod
     def of(shape: GpuAttention, lane: Lane, tiles: int) -> StagedQueries:
-        """Memory for so many tiles."""
+        """Allocate LDS for `tiles` tiles."""
         loads, groups, parts = shape.run // FRAGMENT, shape.instruction.groups, shape.parts_of_f32
         size = [tiles, shape.chunks * parts * loads, TILE * groups, FRAGMENT]
         place = lane.block * TILE + lane.row
         return StagedQueries(shared(size, ir.BF16Type.get()), place, loads, parts)
 
     def write(self, tile: int, query: Iterable[Parts]) -> Query:
-        """Keep a tile, a chunk along D after the other."""
+        """Store a tile, one chunk along D after the other."""
         places = count()
         for parts in query:
             for each in parts:
@@ -76,7 +80,10 @@ class _Staged:
     tile: int
 
     def reader(self) -> Reader:
-        """Read where they are needed, not before the loop over keys."""
+        """Return a reader that loads from LDS where a chunk is used.
+
+        `unknown_zero` in the index keeps LLVM from loading before the loop over keys.
+        """
         own = self.queries
         tile, kind = unknown_zero() + self.tile, of(ir.BF16Type.get(), FRAGMENT)
 

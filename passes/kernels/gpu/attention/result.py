@@ -1,4 +1,4 @@
-"""What a wave writes of its rows: results, or sums of a piece that merge.py adds up."""
+"""Store the rows of a wave: their results, or the sums of one piece, which merge.py adds up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from mxc.passes.kernels.vectors import elements, equal, f32, index, of, when
 
 @dataclass(frozen=True)
 class AttentionResult:
-    """Where the rows of `tokens` tokens of a `head` go: the memrefs `parts` and `result`."""
+    """Stores rows of key/value head `head` to the memref `parts` or `result`. `tokens`: most tokens
+    to which the rows of a wave belong. `sinks`: the memref of the call."""
 
     wave: Wave
     operands: WaveOperands
@@ -31,14 +32,14 @@ class AttentionResult:
     result: ir.Value
 
     def write(self, row: LaneRow, sums: Sums) -> None:
-        """The result of a row; where pieces are computed apart, what this one comes to."""
+        """Store the result of a row, or, if the wave has one piece of several, its sums."""
         shape, own = self.operands.shape, self.wave
         branch = scf.IfOp(own.apart, has_else=True)
         with ir.InsertionPoint(branch.then_block):
             place = [own.part, self.head, index(0), index(0)]
             numbers = shape.mixed + TAIL
             left = bounded(part(self.parts, place, [1, 1, shape.group, numbers], kept=(2, 3)))
-            # One lane of a row, of one of its waves.
+            # One lane of each row, of the wave with the first slice.
             lane = self.operands.first | self.operands.lane.group
             with when(equal(lane, 0)):
                 tail = [sums.maximum, sums.total, number(0.0), number(0.0)]
@@ -55,7 +56,8 @@ class AttentionResult:
             scf.YieldOp([])
 
     def _store(self, values: Sequence[ir.Value], into: ir.Value, at: list[ir.Value]) -> None:
-        """The slots of a row of the product lie side by side."""
+        """Store the lane's elements of a row. `values`: a vector of sums for each of `slots` matrix
+        products. The sums at the same place of all products are adjacent elements of D."""
         shape, kind = self.operands.shape, str(ir.MemRefType(into.type).element_type)
         first = self.operands.lane.group * shape.sums
         for place, lanes in enumerate(zip(*map(elements, values), strict=True)):

@@ -1,4 +1,4 @@
-"""What one attention kernel is: its sizes, its memory, how it is shared out among waves."""
+"""Sizes of an attention kernel, and what follows: registers, memory, the split among waves."""
 
 from __future__ import annotations
 
@@ -16,38 +16,43 @@ from mxc.passes.kernels.paged_attention import PagedAttention
 from mxc.passes.kernels.runs import reach_size
 from mxc.passes.kernels.vectors import below, equal, index, unequal
 
-#: Rows, keys or elements of D that a matrix instruction takes.
+#: Rows, and columns, of the tile of a matrix instruction: rows of queries, keys, elements of D.
 TILE = 16
-#: Keys of a block: K of one instruction or two where weights meet values. A block lies in one page.
+#: Keys of a block, which lies in one page: K of one or two instructions that multiply values by
+#: weights.
 BLOCK_KEYS = 32
-#: Keys of a piece, at absolute positions: sums of a row are those of its pieces, in their order.
+#: Keys of a piece. Pieces begin at multiples of it, and the sums of a row are added piece by piece,
+#: in their order.
 PIECE_KEYS = 256
 #: Significant bits of a bf16.
 _BF16_BITS = 8
-#: Registers for a mask.
+#: Most registers of a lane that a mask was seen to take: see `GpuAttention.waves`.
 _MASK = 16
-#: Registers for the sums of the values of a tile.
+#: Most registers of a lane for the sums of values of a tile of rows: see `GpuAttention.slices`.
 _SUMS = 64
-#: Numbers that a piece has after the values of a row: its maximum and its total, then nothing.
+#: Numbers after the values of a row in the sums of a piece: its maximum, its total, two zeros.
 TAIL = 4
-#: Lanes of a workgroup that adds pieces up.
+#: Lanes of a workgroup of the second kernel, which adds pieces up.
 MERGED = 64
-#: Bytes that pieces computed apart may take.
+#: Most bytes of the sums of all pieces that have their own waves.
 MOST_PARTS = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuAttention(PagedAttention):
-    """Sizes of one kernel. `instruction`: for bf16, of 16 rows. `bits`: significant bits that
-    queries and weights need."""
+    """Sizes of one kernel. `instruction`: the bf16 matrix instruction with 16 rows. `bits`:
+    significant bits that queries and weights need."""
 
     instruction: TileInstruction
     bits: int = F32_BITS
 
     @property
     def unit(self) -> float:
-        """What a score is multiplied by to be a power of two: one that has a cap is the tanh, one
-        with a mask is a power of two."""
+        """The factor that turns the scores given to the softmax into exponents of two.
+
+        With a cap, these scores are the tanh (`capped`). With a mask, they are exponents of two
+        already (masks.py).
+        """
         if self.mask is not None:
             return 1.0
         return LOG2_E * (self.scale if self.cap is None else self.cap)
@@ -59,12 +64,12 @@ class GpuAttention(PagedAttention):
 
     @property
     def run(self) -> int:
-        """Elements along D that a lane has of a chunk: of one instruction, or of two."""
+        """Consecutive elements along D that a lane has of a chunk, for one instruction or two."""
         return max(FRAGMENT, self.instruction.fragment)
 
     @property
     def chunk(self) -> int:
-        """Elements along D of all lanes of a row."""
+        """Elements along D of a chunk: the runs of all lanes of a row."""
         return self.instruction.groups * self.run
 
     @property
@@ -74,33 +79,39 @@ class GpuAttention(PagedAttention):
 
     @property
     def sums(self) -> int:
-        """Sums that a lane has of a tile: scores of its row, or elements of D of the result."""
+        """Accumulators of a lane per matrix instruction: scores of its row for so many keys of a
+        tile, or so many elements of D of its result."""
         return self.instruction.totals
 
     @property
     def keys_of_tile(self) -> int:
-        """Keys of a tile whose weights a lane gives to an instruction."""
+        """Keys of a tile whose weights a lane passes to matrix instructions: all 16 on gfx11."""
         return TILE // self.instruction.groups
 
     @property
     def steps(self) -> int:
-        """Products along the keys of a block."""
+        """Matrix instructions along the keys of a block."""
         return BLOCK_KEYS // self.instruction.form.k
 
     @property
     def tiles(self) -> int:
-        """Tiles of 16 rows that a wave may have. Two share what is read, where registers are
-        enough for them."""
+        """Most tiles of 16 rows of a wave. Two share the keys and values that are loaded, where
+        there are enough registers."""
         few = self.head_bytes <= 128 and self.part_bytes <= 192
         return 2 if few and self.lanes == 64 else 1
 
     def waves(self, tiles: int) -> int:
-        """Waves that a SIMD is to hold, by registers: one of them waits while another computes.
+        """Number of waves that a SIMD is to hold, so that one computes while another waits.
 
-        A wave of 64 was seen to take up to one register for each byte of a key, or 48 and 3/7 for
-        each byte of the parts of a key; where it decodes keys by more than one instruction for two
-        of them, or masks both ends of a chunk, 72 and 9/16 for each byte of a key in registers. A
-        mask was seen to take up to _MASK more.
+        It follows from the registers that a wave of 64 was seen to take at most: with K bytes of a
+        key in registers (`head_bytes`) and P bytes of its bf16 parts, the greatest of
+
+            tiles * K
+            tiles * (48 + P * 3 / 7)
+            72 + tiles * K * 9 / 16     where it decodes two elements by more than one instruction,
+                                        or masks both ends of a chunk
+
+        and _MASK more with a mask.
         """
         sizes = [self.head_bytes * tiles, (48 + 3 * self.part_bytes // 7) * tiles]
         converts = self.instruction.unit.converts and not self.scaled
@@ -113,7 +124,7 @@ class GpuAttention(PagedAttention):
 
     @property
     def ragged(self) -> bool:
-        """Whether the last block of a page may have fewer keys."""
+        """Whether the last block of a page may have fewer than BLOCK_KEYS keys."""
         return not isinstance(self.positions, int) or self.positions % BLOCK_KEYS != 0
 
     @property
@@ -123,39 +134,44 @@ class GpuAttention(PagedAttention):
 
     @property
     def head_bytes(self) -> int:
-        """Bytes of a key in registers."""
+        """Bytes of a key in registers, where packed elements are bf16."""
         return self.depth * int(self.element_type().width) // 8
 
     @property
     def part_bytes(self) -> int:
-        """Bytes of the bf16 that add up to a key."""
+        """Bytes of the bf16 parts of a key."""
         return 2 * self.depth * self.parts_of_element
 
     @property
     def at_once(self) -> int:
-        """Chunks along D that are loaded while as many others are multiplied."""
+        """Chunks along D of a block of keys that are loaded while as many others are multiplied:
+        those that fit in an eighth of the registers, at least one."""
         registers = self._registers(BLOCK_KEYS * self.head_bytes)
         return min(self.chunks, max(1, self.chunks * self._most // 8 // registers))
 
     @property
     def queries_at_once(self) -> int:
-        """Chunks of the f32 of a row of queries that are loaded at once, in half of registers."""
+        """Chunks of a row of queries, f32, that are loaded at once: they fit in half of the
+        registers."""
         return self._most // (2 * self.run)
 
     @property
     def ahead(self) -> bool:
-        """Whether registers have room for keys of a block while those of another are used."""
+        """Whether registers have room for all keys of the next block while those of this one are
+        used."""
         return self.at_once == self.chunks
 
     @property
     def staged(self) -> bool:
-        """Whether queries are in shared memory: registers have no room for their bf16."""
+        """Whether the bf16 parts of queries are in LDS: in waves of 32, if they would take more
+        than 3/16 of the registers."""
         size = self.parts_of_f32 * 2 * TILE * self.depth
         return self.lanes == 32 and self._registers(size) > 3 * self._most // 16
 
     @property
     def slices(self) -> int:
-        """Waves that share out the values of a row: all compute its scores, each sums a slice."""
+        """Number of waves that split the values of a row: each computes all scores of the row, and
+        sums one slice of the elements of D."""
         count = 1
         while (
             TILE * self.mixed // (self.lanes * count) > _SUMS
@@ -166,44 +182,49 @@ class GpuAttention(PagedAttention):
 
     @property
     def _most(self) -> int:
-        """Registers of a wave, at most: half of them are for accumulation in waves of 64."""
+        """Most registers of a lane: 512 in waves of 64, of which half are accumulation registers;
+        256 in waves of 32."""
         return 8 * self.lanes
 
     def _registers(self, size: int) -> int:
-        """Registers for so many bytes of operands of matrix instructions."""
+        """Registers of a lane for `size` bytes of matrix operands, which are distributed over the
+        16 * `groups` lanes that hold different elements."""
         return size // (4 * TILE * self.instruction.groups)
 
     @property
     def slots(self) -> int:
-        """Elements of a value that a lane has."""
+        """Elements along D that a lane loads of the value of a key. Also the number of matrix
+        products, and of vectors of sums, that cover the wave's slice of D."""
         return self.mixed // (TILE * self.slices)
 
     @property
     def parts_of_f32(self) -> int:
-        """The bf16 that a query or a weight becomes: two at least, because NaN may get lost where
-        the last one is rounded by an addition."""
+        """Number of bf16 parts of a query or a weight. At least two: the last one may be rounded by
+        an integer addition, which may lose a NaN."""
         return max(2, -(-self.bits // _BF16_BITS))
 
     @property
     def products(self) -> int:
-        """Products of bf16: of each part of a query or a weight with each of an element."""
+        """Number of bf16 products per multiplication: each part of a query or a weight by each part
+        of an element."""
         return self.parts_of_f32 * self.parts_of_element
 
     @property
     def parts_of_element(self) -> int:
-        """The bf16 that add up to an element of the pool."""
+        """Number of bf16 parts whose sum is an element of the pool."""
         return 1 if self.packed is not None else {"bf16": 1, "f16": 2, "f32": 3}[self.element]
 
     def element_type(self) -> ir.Type:
-        """The MLIR type of keys and values in registers: bf16 of what is packed, exactly."""
+        """The MLIR type of keys and values in registers: bf16 of packed formats, which is exact."""
         return ir.BF16Type.get() if self.packed is not None else ir.Type.parse(self.element)
 
     @property
     def pieces_apart(self) -> ir.Value:
-        """Waves among which the keys of a decoded token are shared out: Z.
+        """Number of waves that split the keys of a decoded token: Z.
 
-        0: there is one run, of several tokens, so that no token is decoded. 1: a wave goes over all
-        pieces and writes the result. More: each piece has a wave, and `parts` has what it comes to.
+        0: the call is one run of several tokens, so that no token is decoded. 1: one wave goes over
+        all pieces and writes the result. More: each piece has its own wave, which writes its sums
+        to `parts`.
         """
         tokens, runs, pages = map(value_of, (self.tokens, self.runs, self.pages))
         apart = index(1)
@@ -220,7 +241,8 @@ class GpuAttention(PagedAttention):
 
     @property
     def parts(self) -> list[Size]:
-        """[Z * S, V, G, mixed + TAIL]; [1, ..] where pieces are not computed apart."""
+        """Sizes of the memory for the sums of pieces: [Z * S, V, G, mixed + TAIL], or [1, ..] if
+        pieces do not have their own waves."""
         count: Size = None
         if self.pieces is not None:
             runs, pieces = value_of(self.runs), value_of(self.pieces)
@@ -235,12 +257,13 @@ class GpuAttention(PagedAttention):
 
     @property
     def token_blocks(self) -> int:
-        """Tiles of rows of one token."""
+        """Number of tiles of 16 rows for the query heads of one token."""
         return -(-self.group // TILE)
 
     @property
     def workgroups(self) -> list[Size]:
-        """Along slices of heads; then blocks of rows, and what is computed apart."""
+        """Number of workgroups, of one wave each: slices of all heads; then blocks of rows,
+        followed by tiles of decoded tokens, one for each piece (wave.py)."""
         runs, pieces = value_of(self.runs), value_of(self.pieces)
         apart = runs * pieces * self.token_blocks
         blocks = self.blocks(1)
@@ -250,8 +273,8 @@ class GpuAttention(PagedAttention):
         return [self.heads * self.slices, blocks + apart]
 
     def blocks(self, tiles: int) -> ir.Value:
-        """Blocks of rows of all runs, at most: those of run s begin at `first_block`. None where
-        all tokens are decoded, and computed apart."""
+        """Most blocks of `tiles` tiles of rows over all runs; those of run s begin at `first_block`
+        + s. 0 if all tokens are decoded and Z is not 0: their waves follow the blocks."""
         tokens, runs, pieces = map(value_of, (self.tokens, self.runs, self.pieces))
         some = self.first_block(tokens, tiles) + runs
         decoded = equal(tokens, runs)
@@ -259,16 +282,17 @@ class GpuAttention(PagedAttention):
         return arith.select(decoded & apart, index(0), some)
 
     def first_block(self, token: ir.Value, tiles: int) -> ir.Value:
-        """The first block of the run that begins at a token; add the number of the run.
+        """Number of the first block of the run whose first token is `token`, less the number of the
+        run, which the caller adds.
 
-        A run of c tokens has at least floor(c * G / rows) + 1 from there to the next run.
+        A run of c tokens has at least floor(c * G / rows) + 1 blocks before those of the next run.
         """
         return token * self.group // (tiles * TILE)
 
     @property
     def merge_workgroups(self) -> list[Size]:
-        """Workgroups of the second kernel, a run of one token each: a lane has four elements of a
-        row."""
+        """Number of workgroups of the second kernel: for all rows of a token, of which a lane has
+        four elements; then runs, 0 of them if pieces do not have their own waves."""
         count = -(-self.heads * self.group * (self.mixed // TAIL) // MERGED)
         runs = value_of(self.runs)
         few = below(value_of(self.pieces), 2)
@@ -276,10 +300,10 @@ class GpuAttention(PagedAttention):
 
 
 def piece_of(key: ir.Value) -> ir.Value:
-    """The piece that has a key."""
+    """Return the number of the piece that contains a key."""
     return key // PIECE_KEYS
 
 
 def pieces_between(first: ir.Value, last: ir.Value) -> ir.Value:
-    """How many pieces have some of the keys `first` .. `last`."""
+    """Return how many pieces contain some of the keys `first` .. `last`."""
     return piece_of(last) - piece_of(first) + 1

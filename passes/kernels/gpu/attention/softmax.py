@@ -1,8 +1,9 @@
-"""Scores to weights, in the lanes where the matrix instruction left them; powers of two.
+"""Turn scores into weights, in the lanes in which the matrix instruction leaves the scores.
 
-A lane has eight scores of its row, in waves of 32 sixteen: a vector of each tile of keys. The other
-lanes of the row are 16, 32 and 48 further. The maximum is of all of them, the total is each lane's
-own until the end.
+Weights are powers of two. A lane has eight scores of its row for a block of 32 keys (sixteen in
+waves of 32), a vector per tile of keys. The other lanes of the row are 16, 32 and 48 further on.
+The maximum is over all lanes of a row; the total is of the lane's own keys until the end of a
+piece.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from mxc.targets.matrix_unit import MatrixUnit
 
 #: log2 e: exp(x) = 2 ** (x log2 e).
 LOG2_E = 1.4426950408889634
-#: What a score is where a row does not see the key.
+#: The score of a key that a row does not attend to.
 MASKED = float("-inf")
-#: The least and the greatest factor of a product of a query and a key, and bound of it.
+#: The least and the greatest `scale` of scores, and `cap`, that kernels take.
 SCALES, CAPS = (1.0e-6, 2.0), (1.0e-3, 1.0e6)
 
 Combine = Callable[[ir.Value, ir.Value], ir.Value]
@@ -32,7 +33,7 @@ OfRow = Callable[[ir.Value, Combine], ir.Value]
 
 
 def number(value: float) -> ir.Value:
-    """An f32."""
+    """An f32 constant."""
     return constant(value, f32())
 
 
@@ -47,8 +48,8 @@ def greatest(x: ir.Value, y: ir.Value) -> ir.Value:
 
 
 def over_row(value: ir.Value, combine: Combine, unit: MatrixUnit) -> ir.Value:
-    """An f32 combined over the lanes of a row, two or four; `combine` gives the same bits whichever
-    comes first."""
+    """Combine an f32 over the two or four lanes of a row. `combine` must give the same bits for its
+    operands in either order."""
     distance = 16
     while distance < unit.lanes:
         both = exchanged(arith.bitcast(i32(), value), distance, unit)
@@ -59,8 +60,11 @@ def over_row(value: ir.Value, combine: Combine, unit: MatrixUnit) -> ir.Value:
 
 @dataclass(frozen=True)
 class BlockSoftmax:
-    """A block of a tile: `weights`, f32 of all keys that a lane has; what came before is to be
-    multiplied by `factor`."""
+    """The softmax of a tile of rows after one more block.
+
+    `maximum` and `total` include the block. `weights`: of the block, f32 of the keys that the lane
+    has. The sums of values over earlier blocks have to be multiplied by `factor`.
+    """
 
     maximum: ir.Value
     total: ir.Value
@@ -71,8 +75,12 @@ class BlockSoftmax:
 def online_softmax(
     scores: Sequence[ir.Value], maximum: ir.Value, total: ir.Value, unit: float, of_row: OfRow
 ) -> BlockSoftmax:
-    """Weights of `scores`, a vector of each tile; these times `unit` are powers of two, as is
-    `maximum`, that of all before. `of_row`: combines an f32 over the lanes of a row."""
+    """Add a block to the softmax of a tile of rows, and return its weights.
+
+    `scores`: a vector per tile of keys; times `unit` they are exponents of two. `maximum`, such an
+    exponent, and `total` are of the earlier blocks. `of_row`: combines an f32 over the lanes of a
+    row.
+    """
     own = [score for each in scores for score in elements(each)]
     highest = own[0]
     for score in own[1:]:
@@ -82,7 +90,8 @@ def online_softmax(
     factor = power(maximum - highest)
     down = arith.negf(highest)
     weights = [power(math.fma(score, times, down)) for score in own]
-    # LLVM may or may not contract what is no fma; bits are the same wherever a row is computed.
+    # An fma, because LLVM may or may not contract other forms, and the bits of a row have to be the
+    # same wherever it is computed.
     total = math.fma(total, factor, weights[0])
     for weight in weights[1:]:
         total = total + weight
@@ -91,7 +100,7 @@ def online_softmax(
 
 
 def capped(scores: Sequence[ir.Value], scale: float, cap: float) -> list[ir.Value]:
-    """tanh(scale * score / cap) of vectors; the cap is the `unit` that is left."""
+    """Return tanh(scale * score / cap). The factor `cap` is left to `GpuAttention.unit`."""
     factor = number(scale / cap)
     return [
         vector.from_elements(each.type, [tanh(x * factor) for x in elements(each)])
@@ -105,7 +114,7 @@ def tanh(x: ir.Value) -> ir.Value:
     square = x * x
     sum_ = polynomial(square, TANH)
     small = math.fma(square * x, sum_, x)
-    # 1 - 2 / (exp(2 |x|) + 1): what overflows is 1.
+    # 1 - 2 / (exp(2 |x|) + 1), which is 1 if exp overflows.
     grown = power(size * number(2 * LOG2_E))
     divisor = grown + number(1.0)
     large = math.fma(number(-2.0), rocdl.rcp(f32(), divisor), number(1.0))
@@ -116,8 +125,11 @@ def tanh(x: ir.Value) -> ir.Value:
 def masked(
     scores: Sequence[ir.Value], first_key: ir.Value, low: ir.Value, high: ir.Value
 ) -> list[ir.Value]:
-    """Scores, a vector of each tile, of keys from `first_key` of it on: MASKED outside of low ..
-    high - 1. All are i32."""
+    """Return scores, a vector per tile of keys, MASKED for keys outside of `low` .. `high` - 1.
+
+    `first_key`: the lane's first key in a tile. All three are i32, counted from the first key of
+    the block.
+    """
     found = []
     for tile, own in enumerate(scores):
         kept = []
@@ -130,7 +142,7 @@ def masked(
 
 
 def in_all(value: ir.Value, like: ir.Value) -> ir.Value:
-    """An f32 as a vector of it, of the type of another one."""
+    """Broadcast an f32 to the type of the vector `like`."""
     return vector.broadcast(like.type, value)
 
 
@@ -142,5 +154,5 @@ def rounded(values: ir.Value, element: str) -> ir.Value:
 
 
 def zero(lanes: int) -> ir.Value:
-    """A vector of zeros."""
+    """A vector of zeros, f32."""
     return splat(0.0, f32(), lanes)

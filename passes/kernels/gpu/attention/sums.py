@@ -1,9 +1,11 @@
-"""What keys come to: their maximum and total, and the sums of their values. How these are added.
+"""The sums of rows over some of their keys: maximum, total and values; and how they are added.
 
     M' = max(M, m)    A' = A * 2 ** (M - M') + a * 2 ** (m - M')    likewise the total
 
-Pieces are added in their order, wherever it is done, and the sink, which has no value, at last. So
-the bits of a row are the same. What nobody sees has maximum LOWEST and total zero: it changes none.
+M and A are those of the earlier pieces, m and a those of the next one. Pieces are added in their
+order, whichever kernel does it, and the sink, which has no value, is added last. So the bits of a
+row are the same in all cases. A piece without a key that a row attends to has maximum LOWEST and
+total zero, and changes nothing.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from mxc.passes.kernels.vectors import lanes_of
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over the keys so far: `maximum` in powers of two, `total` of the weights, `values`,
-    vectors of f32."""
+    """Sums over the keys so far: the `maximum` of the scores, as an exponent of two; the `total` of
+    the weights; weights times `values`, vectors of f32."""
 
     maximum: ir.Value
     total: ir.Value
@@ -37,23 +39,23 @@ class Sums:
 
     @staticmethod
     def none(values: Sequence[ir.Value]) -> Sums:
-        """Before the first key: `values` are zeros."""
+        """The sums before the first key. `values`: vectors of zeros."""
         return Sums(number(LOWEST), number(0.0), values)
 
     @property
     def all(self) -> list[ir.Value]:
-        """As loops carry them."""
+        """All values, in the order in which loops carry them."""
         return [self.maximum, self.total, *self.values]
 
     @staticmethod
     def each(carried: Sequence[ir.Value], tiles: int) -> list[Sums]:
-        """What loops carried of so many tiles of rows."""
+        """The sums of each of `tiles` tiles of rows, from the values that a loop carried."""
         size = len(carried) // tiles
         starts = range(0, len(carried), size)
         return [Sums(carried[n], carried[n + 1], carried[n + 2 : n + size]) for n in starts]
 
     def plus(self, piece: Sums, *, careful: bool) -> Sums:
-        """And those of the piece that follows. `careful`: see `scaled`."""
+        """Return these sums with those of the next piece added. `careful`: see `scaled`."""
         top = greatest(self.maximum, piece.maximum)
         old, new = (power(each.maximum - top) for each in (self, piece))
         total = math.fma(piece.total, new, self.total * old)
@@ -64,7 +66,8 @@ class Sums:
         return Sums(top, total, values)
 
     def finished(self, sink: ir.Value) -> list[ir.Value]:
-        """Values over the total, with the logit of the sink, f32; zero where no weight is left."""
+        """Return the values divided by the total, to which the sink is added; zero if no weight is
+        left. `sink`: its logit, f32."""
         top = greatest(self.maximum, sink * LOG2_E)
         factor = power(self.maximum - top)
         own = power(math.fma(sink, number(LOG2_E), arith.negf(top)))
@@ -72,16 +75,18 @@ class Sums:
         none = arith.cmpf(arith.CmpFPredicate.OLT, total, number(SMALLEST))
         total = arith.select(none, number(SMALLEST), total)
         found = [scaled(each, factor, careful=True) for each in self.values]
-        # A negative zero that was not left alone would be one no longer.
+        # Adding zero turns -0 into +0, as any addition of a further piece would.
         return [each / in_all(total, each) + zero(lanes_of(each)) for each in found]
 
 
 def scaled(values: ir.Value, factor: ir.Value, *, careful: bool) -> ir.Value:
-    """A vector times `factor`. `careful`: zero times anything is zero, which may be infinite."""
+    """Return a vector times `factor`. `careful`: a factor of zero gives zero for all elements, also
+    for those that are infinite or NaN."""
     values = _unless_zero(factor, values) if careful else values
     return values * in_all(factor, values)
 
 
 def _unless_zero(factor: ir.Value, values: ir.Value) -> ir.Value:
+    """Return the values, or zeros if `factor` is zero."""
     none = arith.cmpf(arith.CmpFPredicate.OEQ, factor, number(0.0))
     return arith.select(none, zero(lanes_of(values)), values)

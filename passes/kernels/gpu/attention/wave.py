@@ -1,12 +1,14 @@
-"""Which rows and which keys a wave has. Numbers are i32.
+"""Assign rows and keys to waves. Numbers are i32.
 
-Rows of a run are the query heads of its tokens: row r is head r % G of token r // G. Waves are
-numbered so that no run has to be added up before another one:
+The rows of a run are the query heads of its tokens: row r is head r % G of token r // G. Waves are
+numbered so that the place of a run needs no sum over the runs before it:
 
-    blocks of rows      of run s from first[s] * G // rows + s on, some of them empty
-    what is apart       where Z > 0: tiles of the rows of run s, its token decoded, for each piece
+    blocks of rows      those of run s from number first[s] * G // rows + s on; some are empty
+    decoded tokens      if Z > 0: for each piece, for each run, the tiles of rows of its token
 
-A token is decoded where it is the only one of its run. Where Z = 0 these are blocks of rows too.
+first[s] is the first token of run s, rows the number of rows of a block, Z the number of waves that
+split the keys of a decoded token (`GpuAttention.pieces_apart`). A token is decoded if it is the
+only one of its run. If Z = 0, all rows are in blocks of rows.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ from mxc.passes.kernels.vectors import below, equal, i1, i32, loop, unequal
 class LaneRow:
     """The row of a tile that this lane has.
 
-    `number`: counted from the first row of the wave's first token, i32; `token`, counted from that
-    one, i32, and query head `member` are those of the last row where the wave has fewer.
+    `number`: counted from the first row of the wave's first token, i32. `token`: counted from the
+    wave's first token, i32. `member`: the query head, an index. If the run has fewer rows, `token`
+    and `member` are those of its last row.
     """
 
     number: ir.Value
@@ -46,12 +49,15 @@ class LaneRow:
 
 @dataclass(frozen=True)
 class Wave:
-    """Whether the wave has `some` rows; keys `start` .. `behind` - 1, from that of a block on.
+    """The rows and keys of a wave.
 
-    `run`: their run. `token`: its first one in the call, `skipped` rows of which are those of
-    another wave, as are all from `rows` on; `place`: that token in its run; `position`: of it,
-    `last` that of the last one. `positions`: of dense keys, None for pages.
-    `apart`: whether it is one piece of several; it is written to `part`, an index.
+    `some`: whether it has any. `run`: number of the run of its rows. `token`: its first token,
+    counted in the call; `place`: the same token, counted in the run. Counted from the first row of
+    this token, the rows of the wave begin at `skipped`, and the run ends before row `rows`.
+    `position`: the last key that this token attends to; `last`: that of the wave's last token. The
+    wave goes over the keys `start` .. `behind` - 1; `start` is the first key of a block.
+    `positions`: number of dense keys, None for pages. `apart`: whether the wave has one piece of
+    several; its sums are then stored at index `part` of the memref of all pieces.
     """
 
     some: ir.Value
@@ -69,27 +75,29 @@ class Wave:
     positions: ir.Value | None
 
     def seen(self, position: ir.Value) -> ir.Value:
-        """The last key that a token at a position sees, i32: of dense keys there may be fewer."""
+        """The last key that a token at `position` attends to, i32: its own, or the last of dense
+        keys, of which there may be fewer."""
         if self.positions is None:
             return position
         return arith.minui(position, self.positions + -1)
 
     def row(self, lane: ir.Value, tile: int, group: int) -> LaneRow:
-        """That of a lane of a tile; past the last one, the last one."""
+        """The row of tile `tile` that a lane has. `lane`: row of the tile, i32. `group`: G."""
         number = self.skipped + (lane + tile * TILE)
         inside = arith.minui(number, self.rows + -1)
         return LaneRow(number, inside // group, long(inside % group))
 
 
 def wave(shape: GpuAttention, runs: ir.Value, tiles: int, lane: ir.Value) -> Wave:
-    """The wave that runs. `tiles` of rows; where they are several Z is 0."""
+    """Return the rows and keys of this wave. `runs`: the memref i32 [S, 3] of the call.
+    `tiles`: tiles of rows of a wave; more than one only where Z is 0. `lane`: an index."""
     rows, group = tiles * TILE, shape.group
     count, pieces = short(value_of(shape.runs)), short(value_of(shape.pieces))
     unit, blocks = short(workgroup(1)), short(shape.blocks(tiles))
     mine = below(unit, blocks)
     branch = scf.IfOp(mine, [i32()] * 3, has_else=True)
     with ir.InsertionPoint(branch.then_block):
-        # The last rows see most keys: begun first, they do not make the others wait.
+        # The last rows attend to most keys, and are started first, to balance the load.
         block = blocks + -1 - unit
         number = _run_of_block(shape, runs, count, block, tiles, lane)
         begin = shape.first_block(_run(runs, number)[0], tiles) + number
@@ -119,7 +127,7 @@ def wave(shape: GpuAttention, runs: ir.Value, tiles: int, lane: ir.Value) -> Wav
         none = below(pieces, 1)
         owned = none | unequal(decoded, mine)
         apart = below(constant(1, i32()), pieces) & decoded
-        # One piece, of those that the token sees.
+        # The wave has one of the pieces that the token attends to.
         begin = (piece_of(start) + piece) * PIECE_KEYS
         some = some & owned & below(begin, behind)
         end = arith.minui(behind, begin + PIECE_KEYS)
@@ -151,7 +159,8 @@ def _run_of_block(
     tiles: int,
     lane: ir.Value,
 ) -> ir.Value:
-    """The last run whose blocks begin at or before `block`: each lane looks at one run."""
+    """Return the last run whose blocks begin at or before `block`. Each lane compares one run at a
+    time, and the wave counts those that do."""
     none = constant(0, i32())
     with loop(none, count, constant(shape.lanes, i32()), [none]) as (start, (found,), op):
         number = start + short(lane)
@@ -164,12 +173,12 @@ def _run_of_block(
 
 
 def votes(condition: ir.Value, lanes: int) -> ir.Value:
-    """How many lanes of a wave have the condition, i32."""
+    """Return the number of lanes of the wave for which `condition` holds, i32."""
     found = math.ctpop(rocdl.ballot(ir.IntegerType.get_signless(lanes), condition))
     return found if found.type == i32() else arith.trunci(i32(), found)
 
 
 def _run(runs: ir.Value, number: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """First token, number of tokens and positions before them."""
+    """Load run `number`: first token, number of tokens, and number of earlier positions, i32."""
     run = read_run(runs, long(number))
     return short(run.first), short(run.tokens), short(run.before)

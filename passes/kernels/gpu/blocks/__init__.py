@@ -1,1 +1,1 @@
-"""Kernels of MX blocks alone: floats to blocks, blocks to floats, and along another axis."""
+"""Kernels that only convert: floats to MX blocks, also along another axis, and blocks to floats."""

@@ -1,24 +1,26 @@
-"""A tensor to MX blocks or back in one kernel: every element is read once and written once.
+"""Kernels that quantize a tensor to MX blocks, or dequantize it: each element is read once and
+written once.
 
-A block of 32 lies in a row of memory, wherever rows end; so the tensor is a row of blocks. A lane
-has 8 consecutive elements of one, 16 of 6 bits:
+The 32 elements of a block are consecutive in memory, and no block is in two rows. So the tensor is
+one sequence of blocks. A lane has 8 consecutive elements of a block, or 16 where elements have 6
+bits:
 
-    16 bits   a load of 16 bytes a lane, lanes side by side
-    f32       two (four), which share cache lines
-    blocks    a load of 4 to 16 bytes, and one of the scale; they are floats in registers alone
-    fp4       a store of 4 bytes a lane, lanes side by side; fp8, bf8: of 8; fp6, bf6: of 12
+    from 16 bits   a load of 16 bytes, adjacent lanes side by side; with 6 bits two loads
+    from f32       two (with 6 bits four) such loads, which share cache lines
+    from blocks    a load of 4 to 16 bytes, and one of the scale; floats are only in registers
+    to fp4         a store of 4 bytes, lanes side by side; to fp8 and bf8 of 8, fp6 and bf6 of 12
 
-Fewer elements a lane would store less than a register, more would spread one load over more cache
-lines: a whole block a lane reads 64 of them at once, and uses an eighth of each (f32). So four
-(two) lanes share a block, and find its largest magnitude by exchanges inside of a quad (DPP), which
-cost no more than the maximum itself. One lane of them stores the scale. Nothing goes through shared
-memory.
+With fewer elements a lane would store less than a register. With more elements a load would touch
+more cache lines: with a whole block of f32 a lane, 64 of them, and an eighth of each would be used.
+So four (two) lanes share a block. They find its largest magnitude by exchanges within four lanes
+(DPP), which cost no more than the maximum itself. One of them stores the scale. LDS is not used.
 
-The conversion to 6 bits takes 32 floats of a lane; here 16 of them are zeros that nobody reads.
+The conversion to 6 bits takes 32 floats of a lane; here 16 of them are zeros, whose results are not
+used.
 
-Blocks that a program reads and multiplies nowhere become floats the same way, lane by lane: a load
-of 4 to 12 bytes and one of the scale, v_cvt_scalef32_pk_f32_* or pk32, a rounding where the floats
-are narrower, and stores of 16 bytes, lanes side by side.
+Blocks that a program reads but does not multiply become floats in the same way: a load of 4 to 12
+bytes and one of the scale, v_cvt_scalef32_pk_f32_* or pk32, a rounding if the floats have 16 bits,
+and stores of 16 bytes, lanes side by side.
 """
 
 from __future__ import annotations
@@ -40,17 +42,17 @@ from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.vectors import equal, f32, i8, i32, index, lanes_of, of
 
-#: Lanes of a workgroup: four waves, and none waits for another.
+#: Lanes of a workgroup: four waves, which do not wait for each other.
 _THREADS = 256
 
 
 class InRows(Sized, ABC):
-    """A kernel whose buffers are flat, each of as many rows."""
+    """Base of kernels with flat buffers that all have the same number of rows."""
 
     @property
     @abstractmethod
     def _rows(self) -> Size:
-        """How many."""
+        """Number of rows."""
 
     @property
     @abstractmethod
@@ -63,7 +65,7 @@ class InRows(Sized, ABC):
         return [Buffer([product(self._rows, size)], element) for size, element in self._kinds]
 
     def _from_row(self, given: Sequence[ir.Value], start: ir.Value, most: int) -> list[ir.Value]:
-        """What a workgroup sees of the buffers: `most` rows at most, from one on."""
+        """Return bounded parts of the buffers: from row `start` on, at most `most` rows."""
         return [
             rows_of(buffer, size, start, most, self._rows)
             for buffer, (size, _) in zip(given, self._kinds, strict=True)
@@ -72,7 +74,8 @@ class InRows(Sized, ABC):
 
 @dataclass(frozen=True)
 class OverBlocks(InRows):
-    """`blocks`: how many; where it is None, their number is an index scalar of each call."""
+    """Base of kernels over `blocks` blocks of 32; if None, the number is an index scalar of each
+    call. A row of a buffer is what it has of a block."""
 
     blocks: Size
 
@@ -83,7 +86,8 @@ class OverBlocks(InRows):
     @property
     @abstractmethod
     def _lanes(self) -> int:
-        """That share a block: of 6 bits two, so that each has whole registers of elements."""
+        """Lanes that share a block: two where elements have 6 bits, so that each lane has whole
+        registers of them; else four."""
 
     @property
     def threads(self) -> int:
@@ -92,27 +96,28 @@ class OverBlocks(InRows):
 
     @property
     def workgroups(self) -> list[Size]:
-        """Along the blocks."""
+        """Workgroups along the blocks."""
         return [quotient_up(self.blocks, self._together)]
 
     @property
     def _together(self) -> int:
-        """Blocks of a workgroup."""
+        """Blocks that a workgroup converts."""
         return _THREADS // self._lanes
 
     def _views(self, given: Sequence[ir.Value]) -> list[ir.Value]:
-        """What the workgroup that runs sees of the buffers."""
+        """Return the bounded parts of the buffers for the workgroup that runs."""
         return self._from_row(given, workgroup(0) * self._together, self._together)
 
 
 def packed_block(format: BlockFormat) -> list[tuple[int, ir.Type]]:
-    """Elements of a packed block, as i32, and its scale: number and type."""
+    """Return the number and type of the elements of a packed block, as i32, and of its scale."""
     return [(format.block_bytes // 4, i32()), (1, i8())]
 
 
 @dataclass(frozen=True)
 class GpuQuantize(OverBlocks):
-    """`blocks` blocks of `source`, "f32", "bf16", "f16" or a format, to `conversion.format`.
+    """The kernel that converts `blocks` blocks of `source` to `conversion.format`. `source`: "f32",
+    "bf16", "f16", or the name of a format.
 
     Where `blocks` is None, their number is an index scalar of each call.
 
@@ -136,11 +141,12 @@ class GpuQuantize(OverBlocks):
 
     @property
     def _lanes(self) -> int:
-        """That share a block."""
+        """Lanes that share a block."""
         return 2 if 6 in (self._bits, self.conversion.format.element.bits) else 4
 
     @property
     def _from(self) -> BlockFormat | None:
+        """The format of `source`; None where it is floats."""
         return FORMATS.get(self.source)
 
     @property
@@ -172,7 +178,7 @@ class GpuQuantize(OverBlocks):
         memref.StoreOp(arith.trunci(i8(), byte), scales, [at])
 
     def _values(self, read: list[ir.Value], lane: ir.Value, block: ir.Value) -> ir.Value:
-        """This lane's elements of the block, f32."""
+        """Load this lane's elements of the block, as f32."""
         count = BLOCK // self._lanes
         if self._from is not None:
             words = count * self._bits // 32
@@ -180,14 +186,15 @@ class GpuQuantize(OverBlocks):
             byte = arith.extui(i32(), memref.LoadOp(read[1], [block]).result)
             return widened(packed, power_of(byte), self._from.element)
         values = vector.load(of(self._float, count), read[0], [lane * count])
-        # All loads are on their way before the first of them is waited for.
+        # All loads are issued before the wait for the first of them.
         no_reordering()
         return values if self.source == "f32" else arith.extf(of(f32(), count), values)
 
 
 @dataclass(frozen=True)
 class Dequantize(OverBlocks):
-    """`blocks` blocks of `format` to `kind`: "f32", "bf16" or "f16".
+    """The kernel that converts `blocks` blocks of `format` to floats of the type `kind`: "f32",
+    "bf16" or "f16".
 
     Where `blocks` is None, their number is an index scalar of each call.
 
@@ -211,7 +218,7 @@ class Dequantize(OverBlocks):
 
     @property
     def _lanes(self) -> int:
-        """That share a block."""
+        """Lanes that share a block."""
         return 2 if self.format.element.bits == 6 else 4
 
     def body(self, *given: ir.Value) -> None:

@@ -1,15 +1,16 @@
-"""Rows to nvfp4 in one kernel: every float is read once, every byte written once.
+"""A kernel that quantizes rows to nvfp4: each float is read once, and each byte written once.
 
-A row has an f32 scale, of its largest magnitude, a block of 16 of it an E4M3 one; so a workgroup
-has a row, and holds it:
+A row has an f32 scale, which follows from its largest magnitude, and each block of 16 of it an E4M3
+scale. So a workgroup has a row, and holds all of it in registers:
 
-    lane       8 consecutive floats of each iteration of the workgroup: two lanes share a block
-    amax       of the row: 16 lanes by DPP, the rest through shared memory, 4 bytes for 16 lanes
-    scales     of the row and of the block: every lane computes those that it divides by
-    elements   v_cvt_scalef32_pk_fp4_f32 under the scale one, else by integers
+    lane       8 consecutive floats in each iteration of the workgroup; two lanes share a block
+    amax       of the row: over 16 lanes by DPP, then through LDS, 4 bytes for each 16 lanes
+    scales     of the row and of the block: each lane computes those by which it divides
+    elements   by v_cvt_scalef32_pk_fp4_f32 under a scale of one where the GPU has it, else by
+               integer operations
 
-What lies behind the end of a row is read as zeros, and not stored. The arithmetic is that of
-dialects/quantize_scalars.py, in every bit.
+Past the end of a row zeros are read, and nothing is stored. The results are those of
+dialects/quantize_scalars.py, to the bit.
 """
 
 from __future__ import annotations
@@ -33,20 +34,21 @@ from mxc.passes.kernels.gpu.sums import OF_ALL, TOGETHER
 from mxc.passes.kernels.vectors import equal, f32, i8, i32, index, of, when
 
 _FORMAT = FORMATS["nvfp4"]
-#: Consecutive elements of a lane: those of 4 bits are a register.
+#: Consecutive elements of a lane in an iteration: 8 elements of 4 bits are a register.
 _RUN = 8
-#: Lanes of a workgroup at most, and floats that one of them holds.
+#: Most lanes of a workgroup, and most floats that a lane holds.
 _MOST_THREADS, _MOST_HELD = 1024, 64
 
 
 @dataclass(frozen=True)
 class QuantizeRows(InRows):
-    """`rows` rows of `depth` floats of `source`, "f32", "bf16" or "f16", to nvfp4.
+    """The kernel that quantizes `rows` rows of `depth` floats of the type `source` ("f32", "bf16"
+    or "f16") to nvfp4.
 
-    Where `rows` is None, their number is an index scalar of each call. `lanes`: of a wave.
-    `converts`: the machine has v_cvt_scalef32_*.
+    Where `rows` is None, their number is an index scalar of each call. `lanes`: lanes of a wave.
+    `converts`: whether the GPU has v_cvt_scalef32_*.
 
-    Buffers: the floats; elements as i32, scales of blocks, scales of rows f32.
+    Buffers: the floats; then elements as i32, scales of blocks as i8, and scales of rows as f32.
     """
 
     rows: Size
@@ -57,7 +59,7 @@ class QuantizeRows(InRows):
 
     @property
     def fits(self) -> bool:
-        """Whether a workgroup holds a row."""
+        """Whether the registers of a workgroup hold a row."""
         return 0 < self.depth <= _MOST_THREADS * _MOST_HELD
 
     @property
@@ -73,7 +75,7 @@ class QuantizeRows(InRows):
 
     @property
     def workgroups(self) -> list[Size]:
-        """Along the rows."""
+        """One workgroup per row."""
         return [self.rows]
 
     @property
@@ -97,7 +99,7 @@ class QuantizeRows(InRows):
         iterations = -(-self.depth // (_RUN * self.threads))
         runs = [lane + step * self.threads for step in range(iterations)]
         held = [self._values(floats, run) for run in runs]
-        # All loads are on their way before the first of them is waited for.
+        # All loads are issued before the wait for the first of them.
         no_reordering()
         largest = [largest_in(values) for values in held]
         amax = largest[0]
@@ -118,12 +120,13 @@ class QuantizeRows(InRows):
             memref.StoreOp(arith.trunci(i8(), code), scales, [at])
 
     def _values(self, floats: ir.Value, run: ir.Value) -> ir.Value:
+        """Load run number `run` of the row, as f32 [8]."""
         kind = ir.Type.parse(self.source)
         values = vector.load(of(kind, _RUN), floats, [run * _RUN])
         return values if self.source == "f32" else arith.extf(of(f32(), _RUN), values)
 
     def _across(self, amax: ir.Value, lane: ir.Value) -> ir.Value:
-        """The largest of all lanes of the workgroup."""
+        """The largest `amax`, the bits of a magnitude as i32, of all lanes of the workgroup."""
         amax = largest_of(*OF_ALL)(amax)
         count = self.threads // TOGETHER
         memory = shared([count], i32())
@@ -143,7 +146,7 @@ class QuantizeRows(InRows):
 
 
 def _normal(code: ir.Value) -> ir.Value:
-    """The f32 of the code of a positive normal number of the scales, i32."""
+    """The f32 of the E4M3 code, i32, of a scale that is a positive normal number."""
     scale = _FORMAT.scale
     bias = constant((E8M0.bias - scale.bias) << scale.mantissa, i32())
     places = constant(MANTISSA - scale.mantissa, i32())

@@ -1,10 +1,11 @@
-"""A matrix to MX blocks along its rows' direction: what lies across the rows becomes a run.
+"""A kernel that transposes a matrix and quantizes it to MX blocks: blocks are along the columns of
+the source, which are rows of the result.
 
     x [M, K], floats or blocks along K    ->    elements [K, M / 32, 32], scales [K, M / 32]
 
-A lane has a register of each of 32 rows, side by side with the lanes next to it: one to eight
-columns, of which it has whole blocks. So it finds their largest magnitudes alone, and stores each
-block at once, 16 to 32 bytes. Nothing goes through shared memory, and each element is read once.
+A lane loads one i32 of each of 32 rows, beside those of its adjacent lanes. That is one to eight
+columns, of which it has whole blocks. So it finds their largest magnitudes without other lanes, and
+stores each block at once, 16 to 32 bytes. LDS is not used, and each element is read once.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.lanes import LANES
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, lanes_of, of
 
-#: Bits of an element of a source that has no scales.
+#: Type of a source of floats -> bits of an element.
 _FLOATS = {"f32": 32, "bf16": 16, "f16": 16}
 
 
 @dataclass(frozen=True)
 class GpuTransposeQuantize(Sized):
-    """`source`, floats or a format, [rows, depth], to `conversion.format`, transposed.
+    """The kernel that transposes a matrix [rows, depth] of `source` and quantizes it to
+    `conversion.format`. `source`: a type of floats, or the name of a format with blocks along rows.
 
     Buffers: the floats, or the elements, as i32, and the scales; then elements as i32, and scales.
     """
@@ -42,7 +44,8 @@ class GpuTransposeQuantize(Sized):
 
     @property
     def fits(self) -> bool:
-        """Whether a lane's registers hold whole columns, blocks are whole, and offsets fit."""
+        """Whether each i32 of a row has whole elements, all blocks are whole, and offsets have 32
+        bits."""
         return (
             min(self.rows, self.depth) > 0
             and 32 % self._bits == 0
@@ -64,12 +67,12 @@ class GpuTransposeQuantize(Sized):
 
     @property
     def workgroups(self) -> list[Size]:
-        """Along the columns, and the blocks of rows."""
+        """Workgroups along the columns, and along the blocks of 32 rows."""
         return [-(-self._words // LANES), self.rows // BLOCK]
 
     @property
     def buffers(self) -> list[Buffer]:
-        """What is read, then the results."""
+        """Buffers that are read, then the results."""
         count = self.rows * self.depth
         blocks = [Buffer([count // BLOCK], i8())]
         made = count * self.conversion.format.element.bits // 32
@@ -82,15 +85,17 @@ class GpuTransposeQuantize(Sized):
 
     @property
     def _from(self) -> BlockFormat | None:
+        """The format of `source`; None where it is floats."""
         return FORMATS.get(self.source)
 
     @property
     def _bits(self) -> int:
+        """Bits of an element of `source`."""
         return _FLOATS[self.source] if self._from is None else self._from.element.bits
 
     @property
     def _words(self) -> int:
-        """Registers of a row."""
+        """Number of i32 in a row of `source`."""
         return self.depth * self._bits // 32
 
     def body(self, *given: ir.Value) -> None:
@@ -119,7 +124,8 @@ class GpuTransposeQuantize(Sized):
                 self._store(values, place, elements, scales)
 
     def _pair(self, word: ir.Value, power: ir.Value | None, first: int) -> list[ir.Value]:
-        """Two columns of a row, f32, or the only one that the register has."""
+        """Return two columns of a row as f32, from column `first` of those in `word` on, or the
+        only one that it has. `power`: the scale, if elements have one."""
         if self._from is not None:
             assert power is not None
             two = widened_pair(word, power, self._from.element, first // 2)
@@ -132,11 +138,12 @@ class GpuTransposeQuantize(Sized):
     def _store(
         self, values: ir.Value, block: ir.Value, elements: ir.Value, scales: ir.Value
     ) -> None:
-        """Convert a block and store it. Those of columns that there are not lie past the end."""
+        """Convert a block and store it. Blocks of columns past the last one lie past the end of the
+        buffers, which drop them."""
         byte = self.conversion.scale(values, lambda largest: largest)
         packed = self.conversion.elements(values, byte)
         words = lanes_of(packed)
         vector.store(packed, elements, [block * words])
         memref.StoreOp(arith.trunci(i8(), byte), scales, [block])
-        # One block after the other: many at once would take the registers of other waves.
+        # Blocks are not interleaved: that would take the registers of other waves.
         no_reordering()

@@ -1,16 +1,19 @@
-"""Dense products straight from memory to registers: few rows, and GPUs without direct loads to LDS.
+"""Dense products straight from memory to registers.
+
+They are for few rows, and for GPUs without direct loads to LDS.
 
     result[p, n] = sum over k of lhs[p, k] * rhs[e(p), n, k]
 
-    for chunk of K of this wave, or for each                            # chunks.py
+    for the chunk of K that this wave has, or for each of all chunks    # chunks.py
       sum = 0
       for step of the chunk: sum += product of both, loaded while the step before was multiplied
       total = total + sum
     total = sum over the waves along K, if each has a chunk
     result = epilogue(total)
 
-Of few rows time is that of the weights' way from memory. Each byte of them is loaded once, and the
-waves of a workgroup have asked for all of their chunks, or some KiB of each, before they wait.
+With few rows, the time is what loading the weights takes. Each byte of them is loaded once, and the
+waves of a workgroup issue the loads of their whole chunks, or of some KiB of each, before they
+wait.
 """
 
 from __future__ import annotations
@@ -31,8 +34,8 @@ from mxc.passes.kernels.gpu.wave_side import Loaded
 from mxc.passes.kernels.vectors import f32, index, loop, splat
 from mxc.targets.amd import GFX950
 
-#: Registers that sums and what is loaded may take, by the lanes of a wave; and where waves of a
-#: workgroup share a SIMD, as more than four do.
+#: Registers that sums and loaded operands may take, by the lanes of a wave. `_SHARED`: the limit if
+#: waves of a workgroup share a SIMD, as they do if there are more than four.
 _REGISTERS, _SHARED = {64: 288, 32: 160}, 224
 
 
@@ -44,7 +47,7 @@ class DenseStream(StreamKernel):
     rhs: FloatBlocks
 
     def __post_init__(self) -> None:
-        """Raise ValueError where the schedule would sum in another order."""
+        """Raise ValueError for a schedule that would sum in another order than chunks.py has."""
         super().__post_init__()
         if self.schedule.instruction.rows != ROWS:
             raise ValueError(f"{self.schedule}: a dense product has tiles of {ROWS} rows")
@@ -61,12 +64,12 @@ class DenseStream(StreamKernel):
 
     @property
     def chunks_per_wave(self) -> int:
-        """Chunks that a wave has, one after the other."""
+        """Number of chunks that a wave computes, one after the other."""
         return self.chunks.count // self.schedule.waves[2]
 
     @property
     def room(self) -> int:
-        """Blocks that there are registers for."""
+        """Number of blocks of all tiles that a lane has registers for, beside its sums."""
         m, n = self.schedule.tiles
         instruction = self.schedule.instruction
         sums = m * n * instruction.totals * min(2, self.chunks_per_wave)
@@ -78,28 +81,31 @@ class DenseStream(StreamKernel):
 
     @property
     def ahead(self) -> bool:
-        """Whether a wave loads a step while another is multiplied. One that has its own chunk of K
-        has others beside it, which compute while it waits."""
+        """Whether a wave loads a step while it multiplies the step before.
+
+        It does not if it has one chunk, and registers for one block: other waves then compute while
+        it waits.
+        """
         return self.chunks_per_wave > 1 or self.room > 1
 
     @property
     def step(self) -> int:
-        """Blocks of a step: a part of a chunk, as large as there are registers."""
+        """Number of blocks of a step: a chunk, or the largest part of it that registers allow."""
         size, room = self.chunks.size, self.room
         if self.chunks_per_wave == 1 and size <= room:
             return size
-        # One is multiplied while the next one is on its way.
+        # Registers hold two steps: one is multiplied while the next one is loaded.
         return max(
             step for step in range(1, size + 1) if size % step == 0 and step <= max(1, room // 2)
         )
 
     def compute(self, *given: ir.Value) -> None:
-        """Build what a workgroup does for a group."""
+        """Build what a workgroup does for its group."""
         _Body(self, given).build()
 
 
 class _Body(Body):
-    """The values of a body while it is built."""
+    """The values of the kernel's body while it is built."""
 
     kernel: DenseStream
     lhs: DenseSide
@@ -113,7 +119,7 @@ class _Body(Body):
         rows: tuple[ir.Value, ...],
         columns: tuple[ir.Value, ...],
     ) -> tuple[DenseSide, DenseSide]:
-        """Both sides."""
+        """Return lhs and rhs, as in the base class."""
         kernel, chunks = self.kernel, self.kernel.chunks
         ragged = chunks.size * chunks.count != kernel.lhs.blocks
 
@@ -125,7 +131,7 @@ class _Body(Body):
         return side(kernel.lhs, lhs[0], rows), side(kernel.rhs, rhs[0], columns)
 
     def _steps(self, totals: list[ir.Value]) -> list[ir.Value]:
-        """The sums of this wave's chunks."""
+        """Build the chunks of this wave, and return the sums of all of them."""
         kernel = self.kernel
         chunks, steps = kernel.chunks, kernel.chunks.size // kernel.step
         first = self.wave_k * chunks.size if self.waves_k > 1 else index(0)
@@ -134,13 +140,14 @@ class _Body(Body):
             at, found = first + step * kernel.step, []
             for number in range(kernel.step):
                 found += [*self.lhs.block(at, number), *self.rhs.block(at, number)]
-            # All of it is asked for before something is waited for.
+            # All loads of a step are issued before one is waited for.
             no_reordering()
             return found
 
         if not kernel.ahead:
             with loop(index(0), index(steps), index(1), totals) as (step, inside, op):
-                # Nor is a step asked for before the one that LLVM has unrolled before it.
+                # If LLVM unrolls the loop, a step is not loaded before the previous one is
+                # multiplied.
                 no_reordering()
                 scf.YieldOp(self._multiply(list(inside), load(step)))
             return list(op.results)
@@ -156,7 +163,7 @@ class _Body(Body):
                 totals, loaded = with_values(held, op.results)
             return self._multiply(totals, loaded)
         last = kernel.chunks_per_wave * steps - 1
-        # What is added to the negative zero stays what it is, whatever its sign.
+        # The sums start from -0.0: adding it changes no number, not even the sign of a zero.
         whole = [splat(-0.0, f32(), self.instruction.totals)] * len(totals)
         held = whole, loaded
         bounds = index(0), index(kernel.chunks_per_wave), index(1)
@@ -169,13 +176,13 @@ class _Body(Body):
                 found = self._multiply(*with_values(held, inside))
                 scf.YieldOp([*found, *coming])
             sums, own = with_values(held, inner.results)
-            # Else the sums of all chunks are in registers until the last one is there.
+            # Otherwise the sums of all chunks stay in registers until the last one is computed.
             added = pinned([one + other for one, other in zip(now, sums, strict=True)])
             scf.YieldOp([*added, *own])
         return with_values(held, op.results)[0]
 
     def _multiply(self, totals: list[ir.Value], loaded: list[ir.Value]) -> list[ir.Value]:
-        """The totals with a step added."""
+        """Return `totals` with a step added, whose loads are `loaded`."""
         each = self.lhs.loads + self.rhs.loads
         for number in range(self.kernel.step):
             block = loaded[number * each : (number + 1) * each]

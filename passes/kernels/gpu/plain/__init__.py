@@ -1,1 +1,1 @@
-"""Products of computed tensors, of any sizes and layouts."""
+"""Kernels for products of computed tensors of any sizes and layouts, and for convolutions."""

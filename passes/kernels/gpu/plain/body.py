@@ -1,12 +1,12 @@
-"""A plain product straight from memory to registers.
+"""The kernel of a plain product, whose operands go straight from memory to registers.
 
     total = 0, or a number for each row, each column or each product
     for place of the window, in a convolution:
       for step of K: total += rows . columns, loaded while the step before was multiplied
-      for what is left of K: the same, with zeros past the end
+      for the rest of K: the same, with zeros past the end
 
-Nothing goes through shared memory: what several waves of a workgroup read, the others find in the
-cache of the unit. Steps begin at a base of their own, so that offsets are small.
+Nothing goes through LDS: what one wave of a workgroup has read, the others find in the cache of the
+compute unit. Each step has a buffer with a base of its own, so that offsets are small.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from mxc.passes.kernels.vectors import (
 
 
 class PlainProduct(ProductShape):
-    """The kernel of one."""
+    """The kernel of a plain product."""
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
@@ -44,6 +44,8 @@ class PlainProduct(ProductShape):
 
 
 class _Body:
+    """The values of a body while it is built. `places`: where the wave begins along each loop."""
+
     def __init__(self, kernel: ProductShape, buffers: Sequence[ir.Value]) -> None:
         self.kernel, self.lane = kernel, lane_of(kernel.instruction)
         self.sizes = [value_of(size) for size in kernel.sizes]
@@ -60,8 +62,8 @@ class _Body:
             PlainOperand(kernel, layout, buffer, self.places)
             for layout, buffer in zip((kernel.lhs, kernel.rhs), buffers, strict=False)
         )
-        # A lane has several sums along the loop of the first operand: that whose sums lie side by
-        # side in memory, if there is one.
+        # A lane has several sums along the loop of the first operand, and one along the other. So
+        # the first operand is the one along whose loop results lie side by side in memory, if any.
         rows, columns = (lhs, m), (rhs, n)
         first, second = (rows, columns) if kernel.out.last == m else (columns, rows)
         self.first = PlainSide(kernel, *first, self.lane.column, self.lane)
@@ -75,10 +77,11 @@ class _Body:
             self.result.store(self._totals(self.result.started()))
 
     def _totals(self, totals: list[ir.Value]) -> list[ir.Value]:
+        """The totals with all products added."""
         kernel, size, sides = self.kernel, self.sizes[-1], (self.first, self.second)
         tiles = len(totals)
-        # The last step is loaded one by one where it may have less, or where a load may go past the
-        # end of a buffer, of which nothing would be read.
+        # The last step is loaded one element at a time if K may end within it, or if a load of
+        # several elements may cross the end of a buffer: such a load returns only zeros.
         depth = kernel.sizes[kernel.k]
         whole = isinstance(depth, int) and depth % kernel.step == 0
         split = not (whole and all(side.is_whole for side in sides))
@@ -112,7 +115,7 @@ class _Body:
     def _added(
         self, totals: Sequence[ir.Value], rows: Sequence[ir.Value], columns: Sequence[ir.Value]
     ) -> list[ir.Value]:
-        """The totals with a step added, of runs of the tiles of both operands."""
+        """The totals with a step added. `rows`, `columns`: the run of each tile of the operands."""
         found: list[ir.Value] = []
         for row in rows:
             for column in columns:
@@ -123,13 +126,13 @@ class _Body:
         return found
 
     def _cut(self, run: ir.Value) -> list[ir.Value]:
-        """A run as what a lane gives to each of some instructions."""
+        """Cut a run into what the lane gives to each of several matrix instructions."""
         count = self.kernel.count
         return elements(run) if count == 1 else list(parts_of(run, count))
 
 
 def _places(number: ir.Value, sizes: Sequence[ir.Value]) -> list[ir.Value]:
-    """The place along each of some loops in iteration `number` of all of them together."""
+    """The place along each of nested loops in iteration `number` of all of them together."""
     found: list[ir.Value] = []
     for size in reversed(sizes[1:]):
         found.insert(0, number % size)

@@ -1,11 +1,11 @@
-"""Operands of a plain product on their way from memory to registers.
+"""Load the operands of a plain product from memory to registers.
 
-A lane has a run of elements along K of its row of a tile (fragments.py). Where they lie side by
-side it loads them at once. Where the elements of several rows lie side by side instead, it loads
-those for each element of its run, and transposes them in registers: row r of tile j is then row
-T r + j of the T tiles. Else it loads one element at a time.
+A lane needs a run of elements along K of its row of each tile (fragments.py). Where elements along
+K lie side by side, it loads several at once. Where elements of several rows lie side by side
+instead, it loads those of all T tiles for each place of its run, and transposes them in registers:
+row r of tile j is then row T r + j of the wave. Else it loads one element at a time.
 
-What is read past the end of a row is of the next one, or zero, and is for sums that nothing stores.
+Loads past the last row of an operand read other elements or zeros, for sums that are not stored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from mxc.passes.kernels.vectors import below, concat, index, lanes_of, of
 
 
 class PlainOperand:
-    """A tensor in memory. A wave begins at `places` along the loops, which is element `start`."""
+    """A tensor in memory, of which a wave reads from element `start` on: that at `places` along the
+    loops."""
 
     def __init__(
         self,
@@ -34,7 +35,7 @@ class PlainOperand:
         buffer: ir.Value,
         places: Sequence[ir.Value],
     ) -> None:
-        """Find out where it begins."""
+        """Compute the strides and the first element of the wave."""
         self.layout, self._kernel, self._flat = layout, kernel, flat(buffer)
         self._strides: dict[int, Size] = {}
         stride: Size = 1
@@ -49,7 +50,7 @@ class PlainOperand:
             self.start = self.start + places[loop] * self.stride(loop)
 
     def stride(self, loop: int) -> ir.Value:
-        """Elements from one place along a loop to the next one."""
+        """Distance, in elements, from one place along a loop to the next one."""
         return value_of(self._strides[loop])
 
     def is_last(self, loop: int) -> bool:
@@ -57,25 +58,27 @@ class PlainOperand:
         return self._strides[loop] == 1
 
     def after(self, k: ir.Value, outer: Sequence[ir.Value] = ()) -> ir.Value:
-        """What there is from an element along K on, in the iteration `outer`; bounded."""
+        """Return a bounded buffer that begins at element `k` along K, in the iteration `outer` of
+        the outer loops of the sum."""
         start = self.start
         if self._kernel.k in self._strides:
             start = start + k * self.stride(self._kernel.k)
             for loop, place in enumerate(outer):
                 start = start + place * self.stride(loop)
-        # There is none where a loop has no iterations.
+        # If a loop has no iterations, there is no such element.
         start = at_most(start, self._total)
         return rows_of(self._flat, 1, start, BEYOND // self.layout.bytes, self._total)
 
     @property
     def beyond(self) -> ir.Value:
-        """An index that no part has."""
+        """An index past the end of every buffer that `after` returns."""
         return index(BEYOND // self.layout.bytes)
 
 
 @dataclass(frozen=True)
 class PlainSide:
-    """The `tiles` of a wave along `loop`, rows or columns. `row`: that of the lane in each tile."""
+    """An operand of a wave: its `tiles` along `loop`, that of rows or that of columns. `row`: the
+    row of the lane in each tile."""
 
     kernel: ProductShape
     operand: PlainOperand
@@ -85,26 +88,28 @@ class PlainSide:
 
     @property
     def tiles(self) -> int:
-        """How many there are."""
+        """Number of tiles of the wave."""
         return self.kernel.tiles(self.loop)
 
     @property
     def is_transposed(self) -> bool:
-        """Whether a load has elements of several rows."""
+        """Whether a load reads elements of several rows, one for each tile."""
         return self.operand.is_last(self.loop)
 
     @property
     def is_whole(self) -> bool:
-        """Whether each load of several elements is in a buffer as a whole, or not at all."""
+        """Whether no load of several elements crosses the end of the buffer, if K is whole
+        steps."""
         size = self.kernel.sizes[self.loop]
         return not self.is_transposed or (isinstance(size, int) and size % self.tiles == 0)
 
     def element(self, tile: int, row: ir.Value) -> ir.Value:
-        """The place along the loop of a row of a tile, from the first one of the wave on."""
+        """The place along the loop of a row of a tile, counted from the first place of the wave."""
         return row * self.tiles + tile if self.is_transposed else row + TILE * tile
 
     def load(self, start: ir.Value, outer: Sequence[ir.Value]) -> list[ir.Value]:
-        """A step from an element along K on, in the iteration `outer`, for `runs`."""
+        """Load a step that begins at element `start` along K, in the iteration `outer` of the outer
+        loops. The result is for `runs`."""
         memory, kind = self.operand.after(start, outer), self.operand.layout.kind
         if self.is_transposed:
             return [
@@ -121,7 +126,8 @@ class PlainSide:
         ]
 
     def runs(self, loaded: Sequence[ir.Value]) -> list[ir.Value]:
-        """What was loaded, in registers: a run of each tile."""
+        """Return the run of each tile, extended to the type of the kernel, from what `load`
+        returned."""
         if self.is_transposed:
             each = [
                 vector.from_elements(
@@ -136,7 +142,8 @@ class PlainSide:
         return [self._widened(run) for run in each]
 
     def end(self, start: ir.Value, size: ir.Value, outer: Sequence[ir.Value]) -> list[ir.Value]:
-        """Runs of what is left of K, `size` elements in all, from `start` on; zero after it."""
+        """Load the rest of K one element at a time, and return the run of each tile. `start`: where
+        the rest begins; `size`: where K ends; elements past it are zero."""
         memory, kind, found = self.operand.after(start, outer), self.operand.layout.kind, []
         left = size - start
         for tile in range(self.tiles):
@@ -149,15 +156,17 @@ class PlainSide:
         return found
 
     def _element(self, place: int) -> ir.Value:
-        """The element along K of a step that the lane has at a place of its run."""
+        """The element along K, in a step, at a place of the lane's run."""
         return self.lane.block * self.kernel.run + place
 
     def _at(self, tile: int, place: int) -> ir.Value:
-        """Where it is in what there is from the step on."""
+        """The index of that element of the lane's row of a tile, in a buffer that begins at the
+        step."""
         row = self.element(tile, self.row) * self.operand.stride(self.loop)
         return row + self._element(place) * self.operand.stride(self.kernel.k)
 
     def _widened(self, run: ir.Value) -> ir.Value:
+        """A run, extended to the type that both sides have in registers."""
         kind = ir.Type.parse(self.kernel.element)
         if self.operand.layout.kind == kind:
             return run

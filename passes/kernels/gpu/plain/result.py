@@ -1,8 +1,9 @@
-"""The result of a plain product on its way from registers to memory, with its epilogue.
+"""Compute the epilogue of a plain product, and store the result.
 
-A lane has one place along one loop, and several along another one. Where those lie side by side it
-stores four at once, as far as all of a wave's tiles are there; else one at a time. What there is no
-place for is stored beyond the end of the buffer, and dropped.
+In each tile a lane has one place along the loop of one operand, and several along the loop of the
+other one. Where results along the latter lie side by side in memory, and the tiles of the wave do
+not go past the end of that loop, it stores up to four at once; else one result at a time. Results
+outside of the tensor are stored past the end of the buffer, which drops them.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from mxc.passes.kernels.vectors import (
     signed_below,
 )
 
-#: The place of sums along the first loop, and those from there on.
+#: A place along the loop of the first operand, and the sums from that place on.
 _Placed = tuple[ir.Value, ir.Value]
 
 
 @dataclass(frozen=True)
 class PlainResult:
-    """The tiles of a wave, which begins at `places` along the loops. `first`: the operand of which
-    a lane has several places."""
+    """The tiles of the result that a wave computes. `places`: where it begins along each loop.
+    `first`: the operand along whose loop a lane has several sums of a tile; `second`: the other."""
 
     kernel: ProductShape
     buffers: Sequence[ir.Value]
@@ -50,7 +51,7 @@ class PlainResult:
     lane: Lane
 
     def started(self) -> list[ir.Value]:
-        """What the sums of each tile start from."""
+        """The values from which the sums of each tile start."""
         kernel, first, second = self.kernel, self.first, self.second
         kind = of(i32() if kernel.element == "i8" else f32(), kernel.instruction.totals)
         loop = kernel.start
@@ -73,7 +74,7 @@ class PlainResult:
         return [along(m, n) for m in range(first.tiles) for n in range(second.tiles)]
 
     def store(self, totals: Sequence[ir.Value]) -> None:
-        """Finish the totals and store them, as far as there are rows and columns."""
+        """Compute the epilogue of the totals and store those that are in the result."""
         first, kernel = self.first, self.kernel
         left = value_of(kernel.sizes[first.loop]) - self.places[first.loop]
         size = kernel.instruction.rows * first.tiles
@@ -97,8 +98,9 @@ class PlainResult:
         totals: Sequence[ir.Value],
         left: ir.Value | None,
     ) -> None:
-        """Store what `placed` gives of the tiles along the first loop, for each along the second
-        one. `left`: places that there are along the first one; None where there are all."""
+        """Compute the epilogue and store. `placed`: cuts the sums of all tiles along the first loop
+        into pieces with their places. `left`: number of places of the result along the first loop,
+        from the wave's first one on; None if all places of the wave are in the result."""
         first, second = self.first, self.second
         out = PlainOperand(self.kernel, self.kernel.out, self.buffers[-1], self.places)
         memory = out.after(index(0))
@@ -115,12 +117,13 @@ class PlainResult:
                 vector.store(values, memory, [arith.select(own, at, out.beyond)])
 
     def _finish(self, other: ir.Value) -> Callable[[ir.Value, ir.Value], ir.Value]:
-        """The epilogue of sums at a place along the second loop, by their place along the first."""
+        """Return a function that computes the epilogue of sums, from their place along the first
+        loop. `other`: their place along the second one."""
         kernel, after = self.kernel, self.kernel.after
         if not after.stages:
             return lambda place, values: values
         memrefs = dict(zip(after.operands, self.buffers[2:], strict=False))
-        # Rows of the result are those of all dimensions but the last one.
+        # A row of the result is numbered over all dimensions except the last one.
         rows = PlainOperand(kernel, kernel.out.rows, self.buffers[-1], self.places)
         row = rows.start + other * rows.stride(self.second.loop)
 
@@ -135,20 +138,21 @@ class PlainResult:
         return values if values.type == wanted else arith.truncf(wanted, values)
 
     def _rows(self) -> list[ir.Value]:
-        """The place in its tile of each sum of a lane."""
+        """The place in a tile of each sum that the lane has of it, along the first loop."""
         instruction = self.kernel.instruction
         start = self.lane.group * instruction.run
         numbers = range(instruction.totals)
         return [start + (instruction.row(e // QUAD) + e % QUAD) for e in numbers]
 
     def _alone(self, totals: Sequence[ir.Value]) -> Iterator[_Placed]:
-        """The sums of some tiles along the first loop, one by one."""
+        """Yield the sums of tiles along the first loop, one by one."""
         for tile, values in enumerate(totals):
             for row, value in zip(self._rows(), parts_of(values, 1), strict=True):
                 yield self.first.element(tile, row), value
 
     def _together(self, totals: Sequence[ir.Value]) -> Iterator[_Placed]:
-        """The same, those that lie side by side at once."""
+        """Yield the sums of tiles along the first loop, those whose results lie side by side at
+        once."""
         rows = self._rows()
         if self.first.is_transposed:
             for number, row in enumerate(rows):

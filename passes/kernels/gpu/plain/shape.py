@@ -1,9 +1,9 @@
-"""What a product of two computed tensors is: its loops, its memory, how waves share it.
+"""The shape of a product of two computed tensors: its loops, its operands in memory, its tiles.
 
     result[g.., m, n] = sum over k of lhs[g.., m, k] * rhs[g.., k, n]
 
 Any size may come with the call. Operands have their dimensions in any order, and need not have all
-of g. A wave has up to four tiles of rows by four of columns; a workgroup has four such waves.
+loops g. A wave has up to four tiles of rows by four of columns, and a workgroup has four waves.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from mxc.passes.rewriting.plain_products import Terms
 
 #: Rows and columns of a tile.
 TILE = 16
-#: Tiles of rows and of columns that a wave has at most, by its lanes.
+#: Lanes of a wave -> most tiles of rows, and of columns, that it has.
 _TILES = {64: (4, 4), 32: (2, 4)}
-#: Rows, columns or terms of a sum that a wave has at most.
+#: Most rows, or columns, of a wave, and most elements along K of a step: offsets within them have
+#: 32 bits.
 REACH = 64
 #: Waves of a workgroup.
 _WAVES = 4
-#: Bytes of a load.
+#: Bytes of a load, at most.
 LOAD = 16
 
 
 @dataclass(frozen=True)
 class OperandLayout:
-    """A tensor in memory: the MLIR name of its elements, and its dimensions.
+    """A tensor in memory: the MLIR name of its element type, and its dimensions.
 
-    A dimension is read at a loop, or, as that of an image is in a convolution, at a sum of loops
-    times numbers: `dims` has the loops and the numbers of each, and `extents` the size of such a
-    dimension, else None.
+    The index along a dimension is a loop, or, for an image in a convolution, a sum of loops times
+    numbers. `dims`: for each dimension the pairs (loop, number). `extents`: for each dimension its
+    size if its index is such a sum, else None.
     """
 
     element: str
@@ -48,12 +49,12 @@ class OperandLayout:
 
     @property
     def rows(self) -> OperandLayout:
-        """The dimensions but the last one."""
+        """A copy without the last dimension."""
         return replace(self, dims=self.dims[:-1], extents=self.extents[:-1])
 
     @property
     def last(self) -> int | None:
-        """The loop of the last dimension, if it is one."""
+        """The loop that is the index along the last dimension; None if that is a sum."""
         return self.dims[-1][0][0] if self.extents[-1] is None else None
 
     @property
@@ -69,12 +70,12 @@ class OperandLayout:
 
 @dataclass(frozen=True)
 class ProductShape:
-    """A product over loops s.., g.., m, n, k of `sizes`; those that are None come with the call.
+    """A product over loops s.., g.., m, n, k of `sizes`; sizes that are None come with the call.
 
-    The sum is over k for each of the `outer` loops s. `element`: what both sides are in registers;
-    the `instruction` for it takes `depth` elements along K. `after`: what follows, of which the
-    columns are the last dimension of the result. `start`: a loop of the result; sums then start
-    from f32 numbers for each of its iterations.
+    The sum goes over k and over the first `outer` loops, s... `element`: the type of both sides in
+    registers. `instruction`: the matrix instruction for it, which takes `depth` elements along K.
+    `after`: the epilogue, whose columns are the last dimension of the result. `start`: a loop of
+    the result; if not None, sums start from an f32 for each of its iterations.
     """
 
     sizes: tuple[Size, ...]
@@ -130,13 +131,14 @@ class ProductShape:
         return self.sizes.count(None)
 
     def given(self, scalars: Sequence[ir.Value]) -> Self:
-        """A copy with these sizes."""
+        """Return a copy with these sizes in place of None."""
         rest = iter(scalars)
         return replace(self, sizes=tuple(next(rest) if s is None else s for s in self.sizes))
 
     @property
     def buffers(self) -> list[Buffer]:
-        """Both sides, what the epilogue reads, what sums start from, and the result."""
+        """Both sides, the operands of the epilogue, what sums start from, if any, and the
+        result."""
         lhs, rhs, out = (
             Buffer(self._rows(each), each.kind) for each in (self.lhs, self.rhs, self.out)
         )
@@ -154,7 +156,8 @@ class ProductShape:
         ]
 
     def _rows(self, layout: OperandLayout) -> list[Size]:
-        """The sizes of a buffer: rows of a known length, or one row."""
+        """The sizes of a tensor's buffer: rows of the length of the last dimension if that is
+        known, else a single row."""
         *rows, last = self.sizes_of(layout)
         return [_product(rows), last] if isinstance(last, int) else [_product([*rows, last])]
 
@@ -180,7 +183,7 @@ class ProductShape:
 
     @property
     def workgroups(self) -> list[Size]:
-        """Along columns, along rows, and of all g."""
+        """Workgroups along columns, along rows, and along all loops g together."""
         right, down = (
             quotient_up(self.sizes[loop], TILE * self.tiles(loop) * self.waves(loop))
             for loop in (self.n, self.m)
@@ -194,12 +197,13 @@ class ProductShape:
 
     @property
     def run(self) -> int:
-        """Elements along K that a lane has of a step: of one instruction, or of several."""
+        """Elements along K that a lane has of its row in a step: for one instruction, or for as
+        many as a load of 16 bytes serves."""
         return max(self.count, LOAD * 8 // element_bits(ir.Type.parse(self.element)))
 
     @property
     def step(self) -> int:
-        """Elements along K of all lanes."""
+        """Elements along K of a step: the runs of all lane groups."""
         return self.run * self.instruction.groups
 
 

@@ -1,1 +1,1 @@
-"""Recurrences over the rows of several runs, on GPUs."""
+"""GPU kernels of recurrences over the rows of runs: the delta rule and a short convolution."""

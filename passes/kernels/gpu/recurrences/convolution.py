@@ -1,7 +1,7 @@
-"""The short convolution on GPUs: a lane goes over the rows of a run, for one column.
+"""The short convolution on GPUs: a lane computes one column of all rows of a run, in order.
 
-It has the last W - 1 rows of x in registers. Rows do not wait for each other, so that several are
-loaded at once.
+It holds the last W - 1 elements of x in its column in registers. No row needs the result of another
+one, so several rows are loaded at once.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from mxc.passes.kernels.extents import Size
 from mxc.passes.kernels.recurrences.shape import Convolution, RunRows, rows_of_run
 from mxc.passes.kernels.vectors import below, f32, index, loop, when
 
-#: Lanes of a workgroup; rows that are loaded at once.
+#: Lanes of a workgroup; rows that a lane loads at once.
 _THREADS, _ROWS = 256, 8
 
 
 class GpuConvolution(Convolution):
-    """In waves of `lanes`."""
+    """The kernel for GPUs with `lanes` lanes in a wave."""
 
     @property
     def threads(self) -> Threads:
@@ -32,7 +32,7 @@ class GpuConvolution(Convolution):
 
     @property
     def workgroups(self) -> list[Size]:
-        """Along columns and runs."""
+        """Workgroups along columns, and along runs."""
         return [-(-self.columns // _THREADS), self.runs]
 
     def body(self, *buffers: ir.Value) -> None:
@@ -45,11 +45,13 @@ class GpuConvolution(Convolution):
             self._run(lane, run, pool)
 
     def _factors(self, weights: ir.Value, column: ir.Value) -> list[ir.Value]:
+        """Load the weights of a column, as f32."""
         first = column * self.width
         found = [memref.LoadOp(weights, [first + n]).result for n in range(self.width)]
         return found if self.element == "f32" else [arith.extf(f32(), w) for w in found]
 
     def _run(self, lane: _Lane, run: RunRows, pool: ir.Value) -> None:
+        """Load the state from its pool, compute all rows of the run, and store the new state."""
         places = [[run.place, self.layer, index(n), lane.column] for n in range(self.width - 1)]
         zero = constant(0.0, f32())
         kept = [memref.LoadOp(pool, place).result for place in places]
@@ -67,7 +69,7 @@ class GpuConvolution(Convolution):
 
 @dataclass(frozen=True)
 class _Lane:
-    """A column, and the weights of it."""
+    """The `column` of a lane, and its weights, `factors`."""
 
     x: ir.Value
     result: ir.Value
@@ -75,7 +77,8 @@ class _Lane:
     factors: list[ir.Value]
 
     def rows(self, first: ir.Value, count: int, kept: list[ir.Value]) -> list[ir.Value]:
-        """Compute so many rows after those that are `kept`; what is kept after them."""
+        """Compute `count` rows from row `first` on. `kept`: the elements of x of the W - 1 rows
+        before them. Returns those of the last W - 1 rows."""
         places = [[first + n, self.column] for n in range(count)]
         values = [*kept, *(memref.LoadOp(self.x, place).result for place in places)]
         for number, place in enumerate(places):

@@ -1,17 +1,18 @@
-"""The delta rule on GPUs: eight lanes go over the rows of a run, for one column of a head.
+"""The delta rule on GPUs: eight lanes compute one column of a head for all rows of a run, in order.
 
-A lane has K / 8 elements of its column in registers, from the first row of the run to the last:
+The state of a head is a matrix with K rows. A lane holds K / 8 elements of a column of it in
+registers, from the first row of the run to the last:
 
     known   = sum over i of k[i] state[i]                   # over the eight lanes
     change  = beta (v - decay known)
     state   = k[i] change + decay state[i]
     result  = sum over i of q[i] state[i]                   # over the eight lanes
 
-A workgroup has columns side by side, so that the lines of memory that it reads are whole. Its waves
-do not wait for each other. The next rows are loaded before they are needed.
+A workgroup has adjacent columns, so that it reads whole cache lines. Its waves do not wait for each
+other. Rows of the run are loaded some rows before they are needed.
 
-Where each row of the state has a decay of its own, k[i] decay[i] is in the first sum, and decay[i]
-stands before state[i].
+If each row of the state has its own decay, the first sum is over k[i] decay[i] state[i], without a
+decay of the sum, and the new state is k[i] change + decay[i] state[i].
 """
 
 from __future__ import annotations
@@ -32,22 +33,23 @@ from mxc.passes.kernels.gpu.sums import OF_EIGHT, over_lanes, sum_of
 from mxc.passes.kernels.recurrences.shape import DeltaRule, RunRows, rows_of_run
 from mxc.passes.kernels.vectors import below, f32, index, load, loop, splat, when
 
-#: Lanes that share a column; lanes of a workgroup at most.
+#: Lanes that share a column; most lanes of a workgroup.
 _PARTS, _THREADS = 8, 256
-#: Elements of a lane at most: with those of queries and keys of the rows ahead they fill registers.
+#: Most elements of the state in a lane: with queries and keys of the prefetched rows they fill its
+#: registers.
 _MOST = 32
-#: Rows that are loaded before they are needed.
+#: Rows that are prefetched: loads are issued this many rows ahead.
 _AHEAD = 2
 
-#: Vectors of f32.
+#: Several vectors of f32, which together are the elements of a lane.
 Vectors = list[ir.Value]
 
 
 class GpuDeltaRule(DeltaRule):
-    """In waves of `lanes`."""
+    """The kernel for GPUs with `lanes` lanes in a wave."""
 
     def checked(self) -> Self | Reason:
-        """This, or why no lanes have such states."""
+        """Return the kernel, or why lanes cannot hold states of this size."""
         columns, most = self.lanes // _PARTS, _MOST * _PARTS
         if self.key_depth % _PARTS or self.key_depth > most or self.depth % columns:
             return Reason(
@@ -63,7 +65,7 @@ class GpuDeltaRule(DeltaRule):
 
     @property
     def columns(self) -> int:
-        """Columns of a workgroup."""
+        """Columns that a workgroup computes."""
         count = _THREADS // _PARTS
         while self.depth % count:
             count //= 2
@@ -71,12 +73,12 @@ class GpuDeltaRule(DeltaRule):
 
     @property
     def workgroups(self) -> list[Size]:
-        """Along columns, heads and runs."""
+        """Workgroups along columns, along heads, and along runs."""
         return [self.depth // self.columns, self.heads, self.runs]
 
     @property
     def elements(self) -> int:
-        """Elements of a lane."""
+        """Elements of the state that a lane holds."""
         return self.key_depth // _PARTS
 
     def body(self, *buffers: ir.Value) -> None:
@@ -110,7 +112,8 @@ class GpuDeltaRule(DeltaRule):
 
 @dataclass(frozen=True, kw_only=True)
 class _Lane:
-    """The elements from `first` on of a `column`, and the rows that it goes over."""
+    """What a lane computes: the elements of `column` from `first` on, for the rows of `run`.
+    `rows`: the buffers of queries, keys, values, decay and beta."""
 
     kernel: GpuDeltaRule
     rows: Sequence[ir.Value]
@@ -126,12 +129,13 @@ class _Lane:
         return next(n for n in (4, 2, 1) if self.kernel.elements % n == 0)
 
     def _places(self) -> list[list[ir.Value]]:
+        """The indices in the pool of the lane's elements."""
         own = [self.first + n for n in range(self.kernel.elements)]
         layer = self.kernel.layer
         return [[self.run.place, layer, self.head, i, self.column] for i in own]
 
     def state(self, pool: ir.Value) -> Vectors:
-        """Its part of the state before the run."""
+        """Load the lane's elements of the state before the run; zeros for a fresh run."""
         found = [memref.LoadOp(pool, place).result for place in self._places()]
         zeros = splat(0.0, f32(), self._width)
         return [
@@ -142,13 +146,14 @@ class _Lane:
         ]
 
     def store(self, state: Vectors, pool: ir.Value) -> None:
-        """Its part of the state after the run."""
+        """Store the lane's elements of the state after the run."""
         values = [vector.extract(v, [], [n]) for v in state for n in range(self._width)]
         for value, place in zip(values, self._places(), strict=True):
             memref.StoreOp(value, pool, place)
 
     def row(self, number: ir.Value) -> _Row:
-        """A row, the last one of the run where it is after that."""
+        """Load what the lane needs of row `number`, or of the last row of the run if that is past
+        it."""
         last = self.run.behind - 1
         row = arith.minui(number, last)
         queries, keys, values, decay, beta = self.rows
@@ -170,7 +175,8 @@ class _Lane:
 
 @dataclass(frozen=True)
 class _Row:
-    """What a lane reads of a row; `decay` is one f32, or vectors."""
+    """What a lane has loaded of a row. `decay`: a single f32, or vectors if each row of the state
+    has its own."""
 
     queries: Vectors
     keys: Vectors
@@ -179,7 +185,8 @@ class _Row:
     beta: ir.Value
 
     def step(self, state: Vectors) -> tuple[Vectors, ir.Value]:
-        """The state after the row, and what the row reads: the same f32 in the eight lanes."""
+        """Return the state after the row, and the result of the row: an f32, the same in the eight
+        lanes of the column."""
         kind = state[0].type
         decay, keys, alone = self.decay, self.keys, None
         if isinstance(decay[0].type, ir.VectorType):
@@ -199,7 +206,8 @@ class _Row:
 
 
 def _product(x: Vectors, y: Vectors) -> ir.Value:
-    """The sum of products over the eight lanes: within a vector's place first, then its places."""
+    """The sum of the products of x and y over the eight lanes of a column. It is added up over the
+    vectors first, then over the places of a vector, then over the lanes."""
     total = x[0] * y[0]
     for a, b in zip(x[1:], y[1:], strict=True):
         total = math.fma(a, b, total)

@@ -1,11 +1,11 @@
-"""Sides that become floats, of many rows, each decoded once for a workgroup.
+"""A ring for products of many rows whose sides a workgroup decodes to floats once, into LDS.
 
     result[p, n] = sum over k of lhs[p, k] * rhs[e(p), n, k]
 
-Where there is no conversion, a block takes a hundred instructions and more; with conversions, those
-of nvfp4 and of integers on both sides are still too many for each wave that uses the block. So a
-lane decodes a block of a row, and all waves that use the row read floats from LDS
-(decoded_mainloop.py).
+Without conversion instructions (gfx942), decoding a block takes 70 to 160 instructions. With them
+(gfx950), nvfp4 or integers on both sides still take too many for each wave that uses the block to
+decode it. So one lane decodes a block of a row, and all waves that use the row read its floats from
+LDS (decoded_mainloop.py).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.vectors import i8
 from mxc.targets.amd import gpu_of
 
-#: Tiles of a wave that has two sets of sums, one of which f32 scales multiply, if another wave is
-#: to have registers on its SIMD.
+#: Most tiles of a wave where f32 scales multiply sums. It has two sets of sums then (those of a
+#: run, and totals), and is to leave registers for another wave on its SIMD.
 _SUMMED_TILES = 4
 
 
 @dataclass(frozen=True)
 class DecodedRing(StagedProduct):
-    """A product whose sides are decoded, by a schedule of the transport "decoded"."""
+    """A product whose sides are decoded once, with a schedule of the transport "decoded"."""
 
     rhs: ScaledBlocks
 
@@ -61,7 +61,7 @@ class DecodedRing(StagedProduct):
 
     @staticmethod
     def run_of(lhs: FloatBlocks | ScaledBlocks, rhs: FloatBlocks | ScaledBlocks) -> int | None:
-        """Stages under one f32 scale of such operands, four or two; None where it is for fewer."""
+        """Return the stages under one f32 scale of each side: four or two; None if it is fewer."""
         sides = [side for side in (lhs, rhs) if isinstance(side, ScaledBlocks)]
         run = gcd(K_STEPS, *(side.shared for side in sides if side.multiplies_sums))
         return run if run > 1 else None
@@ -84,7 +84,8 @@ class DecodedRing(StagedProduct):
         instruction, schedule = self.schedule.instruction, self.schedule
         lane = lane_of(instruction)
         buffers = ContractionBuffers(self, given)
-        # What is needed behind the loop alone LLVM would spill, though there are registers.
+        # Needed only behind the loop, these would be spilled by LLVM, though registers are free: so
+        # the loop pins them.
         kept = pinned([short(lane.row), short(lane.group)])
         row, group = map(long, kept)
         tile = _ScalarTile(self, replace(lane, row=row, group=group), buffers)
@@ -138,18 +139,18 @@ class DecodedRing(StagedProduct):
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        """Attributes of the function, for LLVM; of f32 scales as many waves a SIMD as LDS and what
-        lanes hold of lhs allow, one or two."""
+        """Attributes of the function, for LLVM. Where f32 scales multiply sums, a SIMD has one wave
+        or two, as LDS and the registers of lhs allow."""
         if not self.sums:
             return super().attributes
         most = gpu_of(self.schedule.instruction.unit).unit.lds_bytes
-        # Of f32 too much is held, whether it is split or rounded.
+        # An f32 lhs takes too many registers for two, whether it is split or rounded.
         waves = 2 if self.lhs.bits < 32 and 2 * self.lds_bytes <= most else 1
         return {"amdgpu-waves-per-eu": f"{waves}, {waves}"}
 
 
 class _ScalarTile(WorkgroupTile):
-    """The tile of a workgroup, its place in scalar registers: it is kept across the loop."""
+    """The tile of a workgroup. Its place is in scalar registers, as it is kept across the loop."""
 
     def _place(self) -> tuple[ir.Value, ir.Value]:
         down, right = super()._place()

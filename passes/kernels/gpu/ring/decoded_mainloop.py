@@ -1,21 +1,22 @@
-"""The stages of a ring whose sides are decoded once for a workgroup.
+"""The loop along K of a ring whose sides are decoded once for a workgroup.
 
-A stage is a block along K. Two have room in LDS. While one is multiplied, lanes decode the block of
-rhs of the next stage, and that of lhs of the stage after it, into the slots that have been read:
+A stage is one block along K. LDS has slots for two stages. While a stage is multiplied, lanes
+decode rhs of the next stage and lhs of the stage after it, into the slots that have been read:
 
     for each stage s:
       multiply its first half; meanwhile      # interleave.py
         read the second half from LDS
         decode rhs of stage s + 1 to the other slot
-      wait for these, and for all waves
+      wait for these reads and writes, and for all waves
       multiply its second half; meanwhile
         read the first half of stage s + 1
         decode lhs of stage s + 2 to this slot
 
-Floats of lhs may be stored as they are. Then the second half decodes a part of rhs of stage s + 2.
+If lhs is floats that are stored to LDS as they are, the second half has time to decode a part of
+rhs of stage s + 2 as well.
 
-What is decoded was loaded to registers four stages before. Past the end of K zeros are loaded; no
-memory moves.
+Blocks are loaded to registers four stages before they are decoded. Loads past the end of K give
+zeros, and move no bytes.
 """
 
 from __future__ import annotations
@@ -42,26 +43,30 @@ from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.vectors import bitcast, f32, i32, index, of, parts_of
 from mxc.targets.amd.cdna import CDNA
 
-#: Slots of LDS.
+#: Slots of LDS: the stages of the ring.
 SLOTS = 2
-#: Share of a half in which reads are issued.
+#: Share of half a stage in which LDS reads are issued.
 _READS = 0.5
-#: The same until which all is decoded, of both halves: before waves wait for each other, what was
-#: written has time to arrive.
+#: Shares of the first and of the second half by which all is decoded. Behind the first half waves
+#: wait for each other: LDS has time before to take what was written.
 _DECODED = (0.75, 0.95)
 
-#: Stage of four before whose end the scales of the next four are there: the stage after it wants
-#: them.
+#: Stage of four in whose second half words are made of the scales of the next four stages, which
+#: stage 0 loads. The stage after it is the first to use them.
 _ASKED = 1
 
-#: A side, a tile of it, a part of those that add up to its floats.
+#: A side (0: lhs, 1: rhs), a tile of it, and a part: floats that are split have several.
 Key = tuple[int, int, int]
 
 
 @dataclass
 class DecodedRegisters:
-    """What a lane holds between stages: sums; fragments of half a stage; by side and by block of
-    four what was loaded of its row; by side the scales of four blocks."""
+    """What a lane holds between stages.
+
+    `totals`: sums of the tiles of the result, row by row; `fragments`: those of the half stage that
+    is multiplied next; `loaded`: by side and number of the block in a group of four, the lane's
+    part of the block as it was loaded, vectors of i32; `words`: by side, the scales of four blocks.
+    """
 
     totals: list[ir.Value]
     fragments: dict[Key, ir.Value]
@@ -70,8 +75,8 @@ class DecodedRegisters:
 
 
 class DecodedMainloop:
-    """What a wave does along K. `sides`: lhs and rhs; `blocks` of both; `kept`: i32 that are needed
-    after it."""
+    """The loop of a wave along K. `sides`: lhs and rhs; `blocks`: of a row of either; `kept`: i32
+    that are needed after the loop."""
 
     def __init__(
         self,
@@ -80,11 +85,11 @@ class DecodedMainloop:
         blocks: int,
         kept: Sequence[ir.Value],
     ) -> None:
-        """What does not depend on the insertion point."""
+        """Keep what the loop needs. No operation is built."""
         self._sides, self._blocks, self._kept = sides, blocks, kept
         self._instruction, self._tiles = schedule.instruction, schedule.tiles
         self._halves = PIECES // self._instruction.groups
-        #: Pieces of rhs that are decoded half a stage before the others.
+        #: Pieces of a block of rhs that are decoded half a stage before the others.
         self._early = range(sides[1].pieces // 2 if sides[0].is_stored_as_it_is else 0)
         rows = schedule.rows * sides[0].parts + schedule.columns
         self._slot_bytes = rows * BLOCK_BYTES
@@ -96,11 +101,11 @@ class DecodedMainloop:
         ]
 
     def sums(self) -> list[ir.Value]:
-        """Build all stages: the sums of the tiles, row after row."""
+        """Build all stages; return the sums of the tiles, row by row."""
         return in_groups(self._begin(), self._blocks, K_STEPS, self._four).totals
 
     def _begin(self) -> DecodedRegisters:
-        """Decode the first stage, and lhs of the second."""
+        """Decode the first stage, and lhs and the early pieces of rhs of the second."""
         words = [side.scales(index(0)) for side in self._sides]
         loaded = [[side.load(index(x)) for x in range(K_STEPS)] for side in self._sides]
         kind = of(f32(), self._instruction.totals)
@@ -117,7 +122,7 @@ class DecodedMainloop:
         return held
 
     def _four(self, held: DecodedRegisters, four: ir.Value, count: int) -> DecodedRegisters:
-        """So many of four stages, `four` of which came before."""
+        """Build `count` stages after `four` groups of four. Returns what is held after them."""
         self._next: list[list[ir.Value]] = []
         self._asked: list[tuple[Issue, int]] = []
         self._stages = count
@@ -129,7 +134,7 @@ class DecodedMainloop:
         return held
 
     def _half(self, held: DecodedRegisters, four: ir.Value, stage: int, half: int) -> None:
-        """Multiply half a stage, and bring what comes after it."""
+        """Multiply half a stage; read the next half, and decode blocks of later stages."""
         last = half + 1 == self._halves
         ready: dict[Key, ir.Value] = {}
         works: list[InterleavedWork] = []
@@ -153,7 +158,7 @@ class DecodedMainloop:
             works += self._spread(self._asked, _DECODED[half])
             self._asked = []
         works += self._more(held, four, stage, half)
-        # rhs of the next stage, then lhs of the one after it.
+        # First half: rhs of the next stage. Second half: lhs of the stage after that.
         if last:
             works += self._decodes(held, four, 0, stage + 2, count)
             works += self._decode_pieces(held, four, 1, stage + 2, count, self._early)
@@ -164,7 +169,7 @@ class DecodedMainloop:
             products, works, IssueBudget(max(self._budget, most + 1)), waits=not last
         )
         if (stage, half) == (_ASKED, 1) and any(self._next):
-            # Else LLVM would take bytes out of them where they are loaded, and wait for them there.
+            # Unless pinned, LLVM takes bytes out of them where they are loaded, and waits there.
             pins = iter(pinned([word for words in self._next for word in words]))
             self._next = [[next(pins) for _ in words] for words in self._next]
         if not last:
@@ -173,29 +178,32 @@ class DecodedMainloop:
         self._pin(held)
 
     def _order(self) -> Iterator[tuple[int, int]]:
-        """The products of a piece: tiles of lhs, and columns."""
+        """Yield the tiles of lhs and of rhs of the products, in the order of multiplication."""
         rows, columns = map(range, self._tiles)
         return product(rows, columns)
 
     def _before_product(self, held: DecodedRegisters, at: int) -> None:
-        """What comes before a product is added to the sums of a tile of the result."""
+        """Prepare the sums of tile `at` of the result for their next product, in a subclass."""
 
     def _more(
         self, held: DecodedRegisters, four: ir.Value, stage: int, half: int
     ) -> list[InterleavedWork]:
-        """What else is issued while half a stage of four is multiplied."""
+        """Return further work for half a stage, number `stage` of its four, in a subclass."""
         return []
 
     @property
     def _budget(self) -> int:
-        """Instructions that a wave issues while a product is computed."""
+        """Instructions that a wave can issue while a product is computed."""
         return self._instruction.form.clocks // CDNA.issue - 1
 
     def _decodes(
         self, held: DecodedRegisters, four: ir.Value, number: int, ahead: int, count: int
     ) -> list[InterleavedWork]:
-        """Decode what is left of the block of a side of stage `ahead` after the first of four, and
-        load the one that comes four stages later."""
+        """Return the work that decodes what is left of a side's block of stage `ahead`, counted
+        from the first of these four, then loads the block of the stage that comes four later.
+
+        `number`: of the side; `count`: pieces that the work is divided into, about.
+        """
         side, (more, block) = self._sides[number], divmod(ahead, K_STEPS)
 
         def load() -> None:
@@ -214,7 +222,7 @@ class DecodedMainloop:
         count: int,
         pieces: range,
     ) -> list[InterleavedWork]:
-        """Decode some pieces of the block of a side of stage `ahead` after the first of four."""
+        """Return the work that decodes `pieces` of a block. Other arguments: as of `_decodes`."""
         if not pieces:
             return []
         more, block = divmod(ahead, K_STEPS)
@@ -227,8 +235,8 @@ class DecodedMainloop:
         return self._spread(divided(decode, count), _DECODED[1 - number])
 
     def _asks(self, four: ir.Value, count: int) -> InterleavedWork:
-        """Load the scales of four stages, after `four` such groups. What is computed of them waits
-        until they are there."""
+        """Return the loads of the scales of four stages, after `four` such groups. The arithmetic
+        on them is left in `_asked`, for stage _ASKED: they have arrived by then."""
 
         def ask() -> list[ir.Value]:
             self._next = [side.scales(four) for side in self._sides]
@@ -239,7 +247,7 @@ class DecodedMainloop:
 
     @staticmethod
     def _spread(pieces: Sequence[tuple[Issue, int]], stop: float) -> list[InterleavedWork]:
-        """Pieces at equal distances, until the part `stop` of a half."""
+        """Return pieces of work at equal distances, until the share `stop` of a half."""
         return [
             InterleavedWork(stop * at / len(pieces), "valu", issue, size)
             for at, (issue, size) in enumerate(pieces)
@@ -254,8 +262,8 @@ class DecodedMainloop:
         stage: int,
         pieces: range,
     ) -> None:
-        """Decode some pieces of a block of a side, number `block` of four, into the slot of a
-        stage."""
+        """Decode a side's block, number `block` of four, and write some of its pieces to the slot
+        of a stage."""
         side, slot = self._sides[number], stage % SLOTS * self._slot_bytes
         for piece, parts in enumerate(side.decode(loaded, words, block)):
             for part, each in enumerate(parts):
@@ -276,7 +284,7 @@ class DecodedMainloop:
         held.totals[at] = mfma(shape, right, left, held.totals[at])
 
     def _pin(self, held: DecodedRegisters) -> None:
-        """What is multiplied next is there from here on."""
+        """Pin the fragments that are multiplied next: their reads are waited for here."""
         kind = next(iter(held.fragments.values())).type
         count = kind.shape[0]
         pins = pinned([bitcast(each, i32(), count // 2) for each in held.fragments.values()])

@@ -1,14 +1,15 @@
-"""A side that a workgroup decodes once: from memory to the lanes that decode it, to LDS as floats.
+"""A side that a workgroup decodes once: lanes load it to registers, decode it, and write it to LDS.
 
-In LDS a stage has a block of 32 floats of every row, in four pieces of 8 elements. Piece p of row r
-lies at place p ^ f(r), so that neither the 16 lanes that access 64 banks together (16 rows, the
-same piece) nor the 8 lanes of 32 banks meet one twice:
+In LDS a stage has a block of 32 floats of every row, in four pieces of 8 elements, 16 bytes each.
+Piece p of row r lies at place p ^ f(r) of its row. So there are no bank conflicts: neither between
+the 16 lanes (16 rows, the same piece) that access an LDS of 64 banks together, nor between the 8
+lanes that access one of 32 banks together:
 
     16 bytes:   place = 4 r + (p ^ f(r)),   f(r) = r / 2 mod 4 ^ r / 8 mod 2
 
-A lane decodes a block of its row, of each side, in every stage. Where there are half as many rows
-as lanes or fewer, it decodes a part of a block, the same as the other lanes of its 16, so that
-they write as above, and a wave loads whole blocks.
+In every stage a lane decodes a block of its row, of each side. If a workgroup has at least twice as
+many lanes as rows, several lanes share a block and decode a part of it each. 16 adjacent lanes have
+the same part of 16 rows, so that they write as above; a wave still loads whole blocks.
 """
 
 from __future__ import annotations
@@ -40,22 +41,24 @@ from mxc.passes.kernels.vectors import (
     part_of,
 )
 
-#: Lanes that have the same part of a block.
+#: Adjacent lanes that decode the same part of the blocks of their rows.
 _TOGETHER = 16
 #: Waves of a workgroup: one a SIMD.
 WAVES = 4
-#: Bytes of a piece: a read or a write of a lane.
+#: Bytes of a piece of 8 floats: an LDS read or write of a lane.
 PIECE = 16
-#: Pieces of a block, and its bytes.
+#: Pieces of a decoded block, and its bytes in LDS.
 PIECES = BLOCK // FRAGMENT
 BLOCK_BYTES = PIECES * PIECE
 
 
 class DecodedSide:
-    """One side, for one lane: `buffers` in memory, `start` of its bytes in a slot of `memory`.
+    """One side, for one lane.
 
-    `rows`: of the workgroup's tile; `row_of`: the row in memory of one of them; `first`: the first
-    row of this wave's tiles.
+    `buffers`: elements, and scales if it has some, in memory; `rows`: number of rows of the
+    workgroup's tile; `memory`: LDS; `start`: where the side begins in a slot, in bytes; `first`:
+    the first row of this wave's tiles; `row_of`: gives the row in memory of a row of the
+    workgroup's tile.
     """
 
     def __init__(
@@ -71,7 +74,7 @@ class DecodedSide:
         first: ir.Value,
         row_of: Callable[[ir.Value], ir.Value],
     ) -> None:
-        """At the insertion point: what is the same in all stages."""
+        """Build, at the insertion point, what is the same in all stages."""
         self.kind, self._register, self._rows = kind, register, instruction.rows
         self._unit = instruction.unit
         self.parts = parts_of_side(kind, register)
@@ -96,24 +99,24 @@ class DecodedSide:
 
     @property
     def pieces(self) -> int:
-        """Pieces of a block that a lane decodes."""
+        """Number of pieces of a block that a lane decodes."""
         return PIECES // self._share
 
     @property
     def is_stored_as_it_is(self) -> bool:
-        """Whether a lane stores floats as it has loaded them."""
+        """Whether the side is floats that are stored to LDS as they were loaded."""
         return isinstance(self.kind, FloatBlocks) and self.kind.memory == self._register
 
     @property
     def _size(self) -> int:
-        """Bytes of a block that a lane decodes."""
+        """Bytes in memory of the part of a block that a lane decodes."""
         return self.kind.block_bytes // self._share
 
     def load(self, block: ir.Value) -> list[ir.Value]:
-        """The bytes of this lane's part of a block of its row, as i32; zero past the end."""
+        """Load this lane's part of a block of its row, vectors of i32; zero past the end of K."""
         inside = below(block, self.kind.blocks)
         start = self._start + along(self.kind, block * self.kind.block_bytes)
-        # Blocks of 24 bytes lie on multiples of 8.
+        # Blocks of 24 bytes (6-bit elements) are aligned to 8.
         size = next(size for size in (PIECE, 8, 12, 4) if self._size % size == 0)
         found = [
             load_bytes(self._elements, start + at, size, inside)
@@ -122,50 +125,50 @@ class DecodedSide:
         return [bitcast(each, i32(), size // 4) for each in found]
 
     def scales(self, four: ir.Value) -> list[ir.Value]:
-        """The scales of four blocks of this lane's row, i32, after `four` such groups."""
+        """Load the scales of four blocks of this lane's row, after `four` such groups, as i32."""
         if self._scales is None or self._scales.kind.multiplies_sums:
             return []
-        # Those of blocks past the end are used by nothing; but a load that goes beyond the end of
-        # the buffer gives nothing at all.
+        # Scales past the end of K are not used. But a load that reaches beyond the end of the
+        # buffer would return none of its scales.
         masked = self.kind.blocks % K_STEPS > 0
         found = self._scales.of_four(self._row, four * K_STEPS, masked=masked)
         words = elements(bitcast(found, i32(), lanes_of(found) // 4))
         if self._own_scales == self._scales.kind.scales:
             return words
-        # Of two scales the lane's is the first of each pair then.
+        # A block has two scales, the lane's part one of them: move it to the first of each pair.
         second = short(self._own // (self._share // 2)) << 3
         return [word >> second for word in words]
 
     @property
     def _own_scales(self) -> int:
-        """Scales of what a lane decodes of a block."""
+        """Number of scales of the part of a block that a lane decodes."""
         assert isinstance(self.kind, ScaledBlocks)
         return self.kind.scales if self._share == 1 else 1
 
     def decode(
         self, loaded: Sequence[ir.Value], scales: Sequence[ir.Value], number: int
     ) -> list[list[ir.Value]]:
-        """This lane's part of block `number` of four as pieces of floats, [piece][part]."""
+        """Return this lane's part of block `number` of four as floats, [piece][part]."""
         kind = self.kind
         if isinstance(kind, FloatBlocks):
             each = FRAGMENT * kind.bits // 8 // PIECE
             runs = [concat(loaded[at : at + each]) for at in range(0, len(loaded), each)]
             floats = [bitcast(run, kind.element, FRAGMENT) for run in runs]
             return [split_floats(kind, run, self._register) for run in floats]
-        # Not as bytes, of which LLVM would make registers.
+        # In i32, not in bytes: LLVM would give each byte a register.
         block = [word for each in loaded for word in elements(each)]
         own = part_of(_bytes(scales), number * kind.scales, self._own_scales) if scales else None
         floats = decoded_block(kind, self._unit, self._register, _bytes(block), own)
         return [[piece] for piece in floats]
 
     def write(self, piece: int, part: int, floats: ir.Value, slot: int) -> None:
-        """Store a piece of this lane's part of a block to a slot."""
+        """Store a piece of this lane's part of a block to a slot. `part`: as in `read`."""
         at = self._into[piece] + (slot + part * self._part_bytes)
         vector.store(bitcast(floats, i8(), PIECE), self._memory, [at], alignment=PIECE)
 
     def read(self, tile: int, part: int, number: int, slot: int) -> ir.Value:
-        """The floats of this lane's row of a tile: what its group has in part `number` of a
-        stage, of one `part` of those that add up."""
+        """Read 8 floats of this lane's row of a tile: those of its lane group in half `number` of a
+        stage. `part`: which of the floats that add up to an element."""
         at = self._from[number]
         at = at + (slot + part * self._part_bytes + tile * self._rows * BLOCK_BYTES)
         found = vector.load(of(i8(), PIECE), self._memory, [at], alignment=PIECE)
@@ -173,24 +176,25 @@ class DecodedSide:
 
 
 def _bytes(words: Sequence[ir.Value]) -> ir.Value:
-    """The bytes of some i32."""
+    """Return the bytes of some i32 as one vector."""
     whole = vector.from_elements(of(i32(), len(words)), list(words))
     return bitcast(whole, i8(), 4 * len(words))
 
 
 def lanes_of_block(kind: ScaledBlocks | FloatBlocks, rows: int) -> int:
-    """Lanes that decode a block, where a workgroup has so many rows: each has pieces, and whole
-    registers."""
+    """Return how many lanes decode a block of a side of which a workgroup has so many rows. Each
+    of them has whole pieces, and whole registers of packed elements."""
     most = PIECES if kind.block_bytes % (PIECES * 4) == 0 else PIECES // 2
     return min(most, 1 << max(0, (WAVES * LANES // rows).bit_length() - 1))
 
 
 def parts_of_side(kind: ScaledBlocks | FloatBlocks, register: Register) -> int:
-    """The floats in registers whose sum is an element."""
+    """Return how many floats of type `register` add up to an element: several if f16 or f32 is
+    split into bf16."""
     return kind.parts(register) if isinstance(kind, FloatBlocks) else 1
 
 
 def _place(row: ir.Value, piece: ir.Value | int) -> ir.Value:
-    """The byte of a piece of a row."""
+    """Return where a piece of a row begins in LDS, in bytes."""
     swizzle = row // 2 % PIECES ^ row // 8 % 2
     return row * BLOCK_BYTES + (swizzle ^ piece) * PIECE

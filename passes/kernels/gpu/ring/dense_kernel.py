@@ -1,9 +1,9 @@
-"""Products of floats by plain weights of 16 bits, of many rows: through a ring of stages in LDS.
+"""A ring for dense products of many rows: floats by plain weights of 16 bits.
 
-The waves of a workgroup lie side by side, so each has columns of its own. LDS would have each byte
-of their weights written once and read once; so these go straight to registers, some stages ahead,
-and LDS has the rows alone, which all waves read. A stage is two blocks of 32 along K
-(dense_mainloop.py). The sums are put together in chunks of K, as dense/chunks.py says.
+The waves of a workgroup lie side by side, so each has columns of its own. In LDS each byte of their
+weights would be written once and read once, which gains nothing: a wave loads its weights straight
+to registers, some stages ahead. LDS has the rows of lhs, which all waves read. A stage is two
+blocks of 32 along K (dense_mainloop.py). Sums are added up in chunks of K, as dense/chunks.py says.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mxc.passes.kernels.vectors import i8
 
 @dataclass(frozen=True)
 class DenseRing(StagedProduct):
-    """A dense product by a schedule of the transport "ring"."""
+    """A dense product with a schedule of the transport "ring"."""
 
     lhs: FloatBlocks
     rhs: FloatBlocks
@@ -57,12 +57,12 @@ class DenseRing(StagedProduct):
     @property
     def attributes(self) -> Mapping[str, str]:
         """Attributes of the function, for LLVM: one wave per SIMD. Sums are in vector registers as
-        far as there are some, since those of a chunk are added to others."""
+        far as these suffice, since the sums of a chunk are added to those of other chunks."""
         return {"amdgpu-waves-per-eu": "1, 1", "amdgpu-agpr-alloc": "0"}
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of LDS that a stage takes."""
+        """Bytes of LDS of a stage: the rows of lhs."""
         return self.layouts[0].bytes
 
     def compute(self, *given: ir.Value) -> None:

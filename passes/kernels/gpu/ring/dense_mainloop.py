@@ -1,16 +1,17 @@
-"""The stages of a ring of plain weights: sums of chunks of K, each from zero, added in their order.
+"""The loop along K of a dense ring: sums of chunks of K, each from zero, added in their order.
 
     whole = -0
     for each chunk of K                                                  # dense/chunks.py
       sum = products of its stages, from zero
       whole = whole + sum
 
-The last line is computed tile by tile while the first stage of the next chunk is multiplied, each
-tile before its first product there, so that matrix cores wait for none of it.
+The last line is computed tile by tile while the first stage of the next chunk is multiplied, for
+each tile before its first product there. So matrix cores do not wait for it.
 
-Weights go straight to registers. They are asked for as early as a round of the loop has stages
-(`together`), so that a load goes to the registers of the fragment that was multiplied right before.
-Else what is on its way would have to be moved, and waited for.
+Weights are loaded straight to registers, as many stages ahead as an iteration of the loop has
+(`together`). So each load goes to the registers of the fragment that was multiplied right before.
+With another distance, weights in flight would have to be copied to other registers at the end of an
+iteration, and a copy waits for its load.
 """
 
 from __future__ import annotations
@@ -36,49 +37,49 @@ from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.vectors import bitcast, f32, i32, index, loop, splat
 from mxc.targets.amd import GFX950
 
-#: What a wave issues beside products.
+#: What a wave issues beside a product, which takes 16 clocks: 4 issue slots, one of them its own.
 _RATES = Rates(budget=3, load=3, pace=0.5, read=0.8)
-#: Registers that weights may take.
+#: Most registers of a lane for weights, loaded or in flight.
 _REGISTERS = 128
-#: Tiles of a wave with 16-bit rows, at most.
+#: Most tiles of a wave where elements of lhs have 16 bits: see `most_tiles`.
 _TILES = 32
-#: Rounds of a chunk with which they are a loop: the first stands before it, and LLVM unrolls a
-#: single one.
+#: Fewest rounds of a chunk of which some remain a loop: the first round stands before the loop, and
+#: LLVM unrolls a loop of one iteration.
 _LOOP = 3
-#: Registers of a fragment of a tile.
+#: Registers of a fragment of weights: two elements each.
 _FRAGMENT = FRAGMENT // 2
 
 
 @dataclass
 class DenseRegisters(FloatRegisters):
-    """`totals` are the sums of a chunk. `whole`: what the chunks before it add up to; `ahead`:
-    fragments of weights that were asked for, in the order of their use."""
+    """`totals` are the sums of one chunk. `whole`: the sums of all chunks before it, added up;
+    `ahead`: fragments of weights that are loaded or in flight, in the order of use."""
 
     whole: list[ir.Value] = field(default_factory=list)
     ahead: list[ir.Value] = field(default_factory=list)
 
 
 class DenseMainloop(FloatMainloop):
-    """What a wave does along K; it alone has these columns of rhs."""
+    """The loop of a wave along K; no other wave of the workgroup has its columns."""
 
     def __init__(
         self, schedule: GpuSchedule, lhs: StagedSide, rhs: DirectSide, chunks: Chunks
     ) -> None:
-        """What does not depend on the insertion point."""
+        """Keep what the loop needs. No operation is built."""
         super().__init__(schedule, (lhs, rhs), _RATES)
         self._rhs = rhs
         self._chunks = chunks
         self._together = together(schedule, chunks)
-        #: Parts of stages for which a lane has fragments of weights: those that were asked for
-        #: first, and those of the part that is multiplied.
+        #: Number of parts of stages for which a lane has weights: the one that is multiplied, and
+        #: those ahead. Fragments loaded before the loop. Fragments of the part that is multiplied.
         self._asked = self._together * self._parts
         self._filled: list[ir.Value] = []
         self._own: list[ir.Value] = []
 
     def sums(self) -> list[ir.Value]:
-        """Build all stages: the sums of the tiles, row after row."""
+        """Build all stages; return the sums of the tiles, row by row."""
         begun = self._begin()
-        # What is added to the negative zero stays what it is, whatever its sign.
+        # -0 + x is x for every x, also for zeros of either sign.
         none = [splat(-0.0, f32(), self._instruction.totals)] * len(begun.totals)
         begun.totals = list(none)
         held = DenseRegisters(**vars(begun), whole=none, ahead=self._filled)
@@ -90,7 +91,7 @@ class DenseMainloop(FloatMainloop):
         return [one + other for one, other in zip(held.whole, held.totals, strict=True)]
 
     def _chunk(self, held: DenseRegisters, chunk: ir.Value) -> DenseRegisters:
-        """The stages of a chunk."""
+        """Build the stages of a chunk; return what is held after them."""
         stages, size = self._chunks.size // STAGE, self._together
         rounds, rest = divmod(stages, size)
         first = chunk * stages
@@ -109,14 +110,14 @@ class DenseMainloop(FloatMainloop):
             self._stage(held, first + at, 0)
 
     def _take_sums(self, held: FloatRegisters, at: int) -> None:
-        """Add the sums of the chunk before."""
+        """Add a tile's sums of the chunk before to `whole`."""
         assert isinstance(held, DenseRegisters)
-        # Else sums of both chunks are in registers at once.
+        # Pinned: else LLVM adds later, and sums of both chunks are in registers at once.
         (held.whole[at],) = pinned([held.whole[at] + held.totals[at]])
 
     def _fill(self) -> None:
-        """Issue the loads of the first stages, in the order of the loop: as if stages before the
-        first one were multiplied. So the loop waits for no more than it must."""
+        """Issue the loads that come before the loop, in its order, as if stages before the first
+        one were multiplied: else its first waits would be for more loads than necessary."""
         size, last = self._slot_bytes, self._stages - 1
         for stage in range(-max(self._stages, self._together), 0):
             for part in range(self._parts):
@@ -133,10 +134,11 @@ class DenseMainloop(FloatMainloop):
                         issue()
 
     def _further(self, held: FloatRegisters, stage: ir.Value, soon: int) -> list[InterleavedWork]:
-        """Take the weights of a part, and load later ones to the registers of the part before."""
+        """Take the weights of a part; return loads of later ones, which go to the registers of the
+        part before."""
         assert isinstance(held, DenseRegisters)
         own = [held.ahead.pop(0) for _ in self._columns]
-        # Vector registers have the sums.
+        # In accumulation registers: vector registers have the sums.
         words = pinned([bitcast(each, i32(), _FRAGMENT) for each in own], "a")
         self._own = [like(*each) for each in zip(words, own, strict=True)]
         part = (soon - 1) % self._parts
@@ -145,14 +147,14 @@ class DenseMainloop(FloatMainloop):
         return evenly("vmem_read", loads, 0.1, 1.0, self._rates.load)
 
     def _fragments(self, held: FloatRegisters, key: int, part: int) -> list[ir.Value]:
-        """The fragments of a tile that add up to what is multiplied."""
+        """Return the fragments of a tile in a part; of a tile of columns its weights."""
         column = key - len(self._rows)
         return super()._fragments(held, key, part) if column < 0 else [self._own[column]]
 
     def _weights(
         self, stage: ir.Value | int, part: int, into: list[ir.Value]
     ) -> list[Callable[[], None]]:
-        """Loads of the weights of a part of a stage; zeros beyond the end of K."""
+        """Return loads of the weights of a part of a stage; zeros beyond the end of K."""
         kind = self._rhs.layout.kind
         assert isinstance(kind, FloatBlocks)
         at = index(stage) if isinstance(stage, int) else stage
@@ -168,16 +170,19 @@ class DenseMainloop(FloatMainloop):
 
 
 def most_tiles(bits: int) -> int:
-    """Tiles of a wave whose sums, twice, and what is read for them have registers. `bits`: of an
-    element of lhs in memory."""
+    """Return the most tiles of a wave for which there are registers: for two sets of sums, and for
+    the fragments that are read. `bits`: of an element of lhs in memory."""
     return _TILES * 16 // bits
 
 
 def together(schedule: GpuSchedule, chunks: Chunks) -> int:
-    """Stages that a round of the loop has: two, or as many as memory needs to answer, if they leave
-    registers. Of these numbers one that leaves the fewest stages of a chunk for behind the loop:
-    where none are left, the largest with which the loop is one, since a round has scalar
-    instructions of its own; else the smallest, which takes the fewest registers."""
+    """Return the number of stages of a round, an iteration of the loop over a chunk.
+
+    At least two, and as many as memory needs to answer; at most as many as there are registers for
+    their weights. Of these numbers, one that leaves the fewest stages of the chunk behind the loop.
+    If it leaves none, the largest with which a loop remains, since each round has scalar
+    instructions of its own. Else the smallest, which takes the fewest registers.
+    """
     stages, parts = chunks.size // STAGE, STAGE
     rows, columns = schedule.tiles
     clocks = rows * columns * schedule.instruction.form.clocks

@@ -1,4 +1,4 @@
-"""Work that is built as a whole and issued in pieces, so that products stand between its parts."""
+"""Operations that are built as a whole and issued in pieces, with products between the pieces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from mxc.dialects.amdgpu import pinned
 from mxc.passes.kernels.vectors import i1
 from mxc.passes.rewriting.worklist import erase
 
-#: Operations that only say where bits are, and loads: no vector instruction.
+#: Operations that become no vector instruction: loads, constants, and those that only name or
+#: reinterpret parts of registers.
 _FREE = frozenset(
     f"vector.{name}"
     for name in [
@@ -22,19 +23,24 @@ _FREE = frozenset(
         "load",
     ]
 ) | {"arith.constant", "arith.bitcast", "arith.index_cast", "arith.index_castui"}
-#: Operations that LLVM makes one instruction of with others.
+#: Operations that LLVM may combine with others into one instruction.
 _COMBINED = frozenset(f"arith.{name}" for name in ("andi", "ori", "shli", "shrui", "addi", "xori"))
 
 Issue = Callable[[], None]
 
 
 def divided(build: Callable[[], Sequence[ir.Value]], count: int) -> list[tuple[Issue, int]]:
-    """What `build` builds, as `count` pieces of about as many vector instructions: what puts a
-    piece at the insertion point, and the instructions of it. All have to be issued, in their order.
-    `build` gives what is used elsewhere. The first piece has loads and no vector instructions.
+    """Build operations, and divide them into pieces that the caller issues one by one.
 
-    What a later piece needs of a piece is pinned behind it: else LLVM would compute most of it
-    right before the last one.
+    Returns for each piece a function that inserts it at the insertion point, and its number of
+    vector instructions. All pieces must be issued, in their order. The first has loads and other
+    operations without vector instructions; the others, at most `count`, have about equally many.
+
+    `build`: builds the operations at the insertion point, and returns their values that are used
+    elsewhere; an operation whose results are used nowhere is erased.
+
+    Values that later pieces use are pinned at the end of their piece. Else LLVM would compute most
+    of the work right before the last piece.
     """
     module = ir.Module.create(ir.Location.unknown())
     with ir.InsertionPoint(module.body):
@@ -55,7 +61,8 @@ def divided(build: Callable[[], Sequence[ir.Value]], count: int) -> list[tuple[I
 
 
 def _early(ops: Sequence[ir.Operation]) -> list[ir.Operation]:
-    """Operations, each that is no instruction of its own right behind the last one it needs."""
+    """Return operations reordered: those that are no vector instruction come right behind the last
+    vector instruction that they depend on."""
     known: dict[ir.Value, int] = {}
     places = []
     for at, op in enumerate(ops):
@@ -67,7 +74,10 @@ def _early(ops: Sequence[ir.Operation]) -> list[ir.Operation]:
 
 
 class _Piece:
-    """Operations of a module of their own, which is there until the last of them is issued."""
+    """Some operations of a temporary module; a call moves them to the insertion point.
+
+    It holds the module, which owns the operations until the last piece is issued.
+    """
 
     def __init__(self, module: ir.Module, ops: Sequence[ir.Operation]) -> None:
         self._module, self._ops = module, ops
@@ -92,12 +102,12 @@ class _Piece:
                 use.owner.operation.operands[use.operand_number] = pin
 
     def _is_left(self, op: ir.Operation) -> bool:
-        """Whether an operation is of a later piece."""
+        """Whether an operation is still in the temporary module: it is of a later piece."""
         return bool(op.block == self._module.body)
 
 
 def _is_whole(kind: ir.Type) -> bool:
-    """Whether values of a type are vector registers."""
+    """Whether values of a type fill registers and can be pinned: i32, f32, or a vector of these."""
     whole = (ir.IntegerType.get_signless(32), ir.F32Type.get())
     if isinstance(kind, ir.VectorType):
         return kind.element_type in whole and kind.shape[0] > 1
@@ -105,21 +115,21 @@ def _is_whole(kind: ir.Type) -> bool:
 
 
 def instructions(op: ir.Operation) -> int:
-    """Vector instructions that an operation becomes, about."""
+    """Return about how many vector instructions an operation becomes."""
     if op.name in _FREE or not op.results:
         return 0
     kind = op.results[0].type
     if not isinstance(kind, ir.VectorType):
-        # Addresses and conditions are scalars, most of them.
+        # Most addresses and conditions are in scalar registers.
         return 0 if isinstance(kind, ir.IndexType) or kind == i1() else 1
     lanes = int(kind.shape[0])
     if op.name in ("arith.shli", "arith.shrsi"):
-        # Bytes with their signs, which conversions read as such.
+        # These shifts extract signed bytes, which the conversion after them reads by itself.
         return 0
     if op.name == "arith.truncf":
         return lanes // 2
     if op.name == "vector.shuffle":
-        # Halves of registers are put together; whole ones are where they are.
+        # Two 16-bit halves are put into a register; whole registers are not moved.
         return lanes // 2 if _bits(kind) == 16 else 0
     return lanes
 

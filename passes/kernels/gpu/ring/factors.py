@@ -1,14 +1,14 @@
-"""The f32 scales of a side on their way through a ring: they multiply sums, not elements.
+"""The f32 scales of a side in a ring, which multiply sums, not elements: their loads and reads.
 
-A stage has those of its rows, one after the other, behind the elements of both sides. So they come
-with the elements, and what waits for these waits for them. They are loaded to LDS directly, 4 bytes
-a lane; a scale that several stages share comes with each of them. The four E8M0 scales that blocks
-of 32 have in such a stage take the same way.
+In LDS a stage has the scales of its rows, one after the other, behind the elements. So they are
+loaded with the elements, and the same wait covers both. They are loaded straight to LDS, 4 or 16
+bytes per lane. A scale that several stages share is loaded with each of them. If lhs has E8M0
+scales, for blocks of 32, the four of a row in a stage go the same way.
 
-A lane has one row of lhs in a tile of the result, and 16 columns, as 15 others have: it reads the
-scale of one, and has the others from these lanes (DPP). For all 16 it would read 16 bytes of LDS
-four times, the same as half of the wave. Where all columns of a tile have one scale, it is read by
-all lanes.
+In a tile of the result a lane has one row of lhs and 16 columns, the same columns as the 15 lanes
+beside it. It reads the scale of one of these columns, and gets the others from these lanes (DPP).
+For all 16 it would read 16 bytes of LDS four times, the same ones as half of the wave. If all
+columns of a tile have the same scale, every lane reads it.
 """
 
 from __future__ import annotations
@@ -32,31 +32,37 @@ _SIZE, _BYTE = 4, 8
 
 
 def factor_bytes(rows: int, waves: int, runs: int) -> int:
-    """Bytes of LDS of a stage for the scales of so many rows: all lanes load as many. `runs`: of a
-    row in a stage, each with a scale of its own."""
+    """Return the bytes of LDS in a stage for the scales of `rows` rows, rounded up to whole loads.
+
+    `runs`: runs of a row in a stage that have a scale each.
+    """
     return factor_loads(rows, waves) * waves * LANES * runs * _SIZE
 
 
 def runs_of(layout: StageLayout) -> int:
-    """Runs of blocks of a stage that have an f32 scale each; one where scales are E8M0."""
+    """Return how many runs of blocks in a stage have an f32 scale each; 1 if scales are E8M0."""
     kind = layout.scaled
     return max(1, layout.blocks // kind.shared) if kind.multiplies_sums else 1
 
 
 def factor_loads(rows: int, waves: int) -> int:
-    """Direct loads of each wave for the scales of a stage."""
+    """Return how many loads to LDS each wave issues for the scales of a stage."""
     return -(-rows // (waves * LANES))
 
 
 class StagedFactors:
-    """The scales of a side for one lane: of each row an f32 for each of `runs` of a stage, or four
-    E8M0. `buffer` in memory, `start` of their bytes in a slot of the LDS `slots`.
+    """The scales of a side that go through LDS, for one lane: their loads to LDS and their reads.
 
-    `row_of`: the row in memory of the scales of a row of the workgroup's tile; `first`: the first
-    row of this wave's tiles; `one_scale`: whether all columns of a tile have the same.
+    In a stage each row has an f32 for each of `runs` runs, or four E8M0.
 
-    Several scales are 16 bytes, of which 16 lanes would meet banks twice if columns lay as they
-    follow each other. So those of the 16 columns that the lanes read lie side by side.
+    `buffer`: the scales in memory; `slots`: LDS; `start`: byte offset of the scales in a slot;
+    `first`: the first row of this wave's tiles; `row_of`: returns the row in memory of the scales
+    of a row of the workgroup's tile; `one_scale`: whether all columns of a tile have the same
+    scale.
+
+    If a stage has several runs, the scales of a column are 16 bytes. In the order of columns, 16
+    lanes that read them would have bank conflicts. So the 16 columns that a lane group has in a
+    tile come first, then those of the other group.
     """
 
     def __init__(
@@ -71,7 +77,7 @@ class StagedFactors:
         *,
         one_scale: bool = False,
     ) -> None:
-        """At the insertion point: what is the same in all stages."""
+        """Compute what is the same in all stages, at the insertion point."""
         self._layout, kind, self.one_scale = layout, layout.scaled, one_scale
         self._buffer, self._slots, self._first, self._lane = buffer, slots, first, lane
         self._start, self._blocks, self._shared = start, layout.blocks, kind.shared
@@ -93,26 +99,30 @@ class StagedFactors:
 
     @property
     def loads(self) -> int:
-        """Direct loads of a stage."""
+        """Loads to LDS that each wave issues for a stage."""
         return len(self._offsets)
 
     @property
     def bytes(self) -> int:
-        """Bytes of LDS of a stage."""
+        """Bytes of LDS in a stage."""
         return factor_bytes(self._layout.rows, self._layout.waves, self.runs)
 
     def load(self, number: int, stage: ir.Value, slot: ir.Value) -> None:
-        """Issue one direct load of a stage. Those of a stage past the end are used by nothing."""
+        """Issue load `number` of a stage to a slot of LDS, an offset.
+
+        Past the end of K it loads something that nothing uses.
+        """
         at = self._offsets[number] + stage * self._blocks // self._shared * self._bytes
         into = slot + self._into + number * LANES * self._size
         load_to_shared(self._buffer, at, self._slots, into, self._size)
 
     def of_row(self, tile: int, slot: ir.Value) -> ir.Value:
-        """The f32 scales of this lane's row of a tile, f32 [runs]."""
+        """Read the f32 scales of this lane's row of a tile: f32 [runs]."""
         return self._read(self._lane.row + tile * INSTRUCTION.rows, slot)
 
     def of_blocks(self, tile: int, slot: ir.Value) -> ir.Value:
-        """The E8M0 of this lane's blocks of its row of a tile: i32, that of k-step n in byte n."""
+        """Read the E8M0 scales of this lane's blocks in its row of a tile: k-step n in byte n of an
+        i32."""
         size, row = self._layout.k_steps * self._bytes, self._lane.row + tile * INSTRUCTION.rows
         at = self._at(row, slot) + self._lane.group * size
         found = vector.load(of(i8(), size), self._slots, [at], alignment=size)
@@ -120,26 +130,34 @@ class StagedFactors:
         return arith.extui(i32(), vector.extract(bitcast(found, narrow, 1), [], [0]))
 
     def of_columns(self, tile: int, slot: ir.Value) -> ir.Value:
-        """The f32 scales of the columns of a tile, f32 [runs]; or of one of those that this lane
-        and the 15 beside it have: lane n of these 16 has those of their sums number n."""
+        """Read the f32 scales of one column of a tile: f32 [runs].
+
+        Lane n of 16 adjacent lanes reads those of the column that sum n of each of them belongs to.
+        If all columns of a tile have the same scale, every lane reads it.
+        """
         own = _column_of(self._lane, one_scale=self.one_scale)
         if self.runs > 1 and not self.one_scale:
             own = self._lane.group * INSTRUCTION.totals + self._lane.row % INSTRUCTION.totals
         return self._read(own + tile * INSTRUCTION.rows, slot)
 
     def _read(self, row: ir.Value, slot: ir.Value) -> ir.Value:
+        """Read the f32 scales at place `row` of this wave's rows: f32 [runs]."""
         size, at = self._size, self._at(row, slot)
         found = vector.load(of(i8(), size), self._slots, [at], alignment=size)
         return bitcast(found, f32(), self.runs)
 
     def _at(self, row: ir.Value, slot: ir.Value) -> ir.Value:
-        """Where the scales of a row of the wave's tiles are."""
+        """Return the LDS offset of the scales at place `row` of this wave's rows."""
         return (self._first + row) * self._size + self._start + slot
 
 
 class LoadedFactors:
-    """The f32 scales of `tiles` tiles of a side for one lane, from memory to registers: those of
-    its rows, or of a column as StagedFactors has it. See there."""
+    """The f32 scales of a side that are loaded from memory to registers, for one lane.
+
+    `columns`: whether the side is rhs, so that the lane loads the scale of one column of each tile,
+    the one that `StagedFactors.of_columns` would read; else it loads that of its row of each tile.
+    `tiles`: tiles of the wave; the others: as of StagedFactors.
+    """
 
     def __init__(
         self,
@@ -153,7 +171,7 @@ class LoadedFactors:
         columns: bool,
         one_scale: bool,
     ) -> None:
-        """At the insertion point: what is the same in all stages."""
+        """Compute what is the same in all stages, at the insertion point."""
         self._buffer, self._shared, self.one_scale = buffer, kind.shared, one_scale
         own = first + (_column_of(lane, one_scale=one_scale) if columns else lane.row)
         self._offsets = [
@@ -162,22 +180,28 @@ class LoadedFactors:
         ]
 
     def load(self, tile: int, block: ir.Value) -> ir.Value:
-        """The f32 scale of a block of a tile."""
+        """Load the f32 scale of a block of this lane's row, or column, of a tile."""
         at = self._offsets[tile] + block // self._shared * _SIZE
         return vector.extract(bitcast(load_bytes(self._buffer, at, _SIZE), f32(), 1), [], [0])
 
 
 def columns_of(scale: ir.Value, first: int, count: int, *, one_scale: bool) -> list[ir.Value]:
-    """The scales of the columns of a lane's sums `first` and so many, or the one of all of them:
-    `scale` is what `of_columns` gives to this lane and to the 15 beside it."""
+    """Return the scales of the columns of `count` sums of this lane, from sum `first` on.
+
+    `scale`: what this lane and the 15 beside it have each read or loaded; `one_scale`: whether it
+    is the scale of all columns, which is then returned alone.
+    """
     return [scale] if one_scale else [of_sixteen(scale, first + at) for at in range(count)]
 
 
 def under_scales(
     sums: ir.Value, before: ir.Value, row: ir.Value | None, columns: Sequence[ir.Value] | None
 ) -> ir.Value:
-    """Sums of a tile of the result, f32 [n], times their scales, and what came before. `row`,
-    `columns`: the scales, of the sides that have some; one of all columns, or of each."""
+    """Return `before` + `sums` * scales, for sums of a tile of the result: f32 [n].
+
+    `row`: the scale of the row, None if lhs has no f32 scales; `columns`: the scales of the
+    columns of the sums, or one for all, None if rhs has no f32 scales. One side has some.
+    """
     factors = [row] if columns is None else list(columns)
     if columns is not None and row is not None:
         factors = [column * row for column in columns]
@@ -188,13 +212,16 @@ def under_scales(
 
 
 def _column_of(lane: Lane, *, one_scale: bool) -> ir.Value:
-    """The column of a tile whose scale a lane reads: that of one of the sums which it and the 15
-    lanes beside it have, lane n of these that of sum n. `one_scale`: any, and so the first."""
+    """Return the column of a tile whose scale a lane reads.
+
+    For lane n of 16 adjacent lanes it is the column of sum n; if all columns have one scale, the
+    first column.
+    """
     if one_scale:
         return index(0)
     return _column(lane.row % INSTRUCTION.totals, lane.group)
 
 
 def _column(number: ir.Value, group: ir.Value) -> ir.Value:
-    """The column of a tile that sum `number` of a lane group is of."""
+    """Return the column of a tile that sum `number` of the lanes of a group belongs to."""
     return number // QUAD * INSTRUCTION.row(1) + group * QUAD + number % QUAD

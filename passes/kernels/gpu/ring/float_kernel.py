@@ -1,25 +1,27 @@
-"""Sides that are multiplied as floats, of many rows: both pass through a ring of stages in LDS.
+"""A ring for products of many rows whose sides are multiplied as floats. Both go through LDS.
 
     result[p, n] = sum over k of lhs[p, k] * rhs[e(p), n, k]
 
-As in kernel.py a workgroup has a tile of the result and loads each byte once, some stages ahead,
-straight to LDS; but registers have bf16, or f16, and their matrix instructions multiply. A stage is
-two blocks along K, in parts of 8 elements a lane (float_mainloop.py):
+As in kernel.py, a workgroup computes a tile of the result and loads each byte once, some stages
+ahead, straight to LDS. Here both sides are staged, and become bf16 or f16 in registers, which bf16
+or f16 matrix instructions multiply. A stage is two blocks along K, in parts of 8 elements a lane
+(float_mainloop.py):
 
     for each part of a stage:
-      for the last, or with few tiles the one before it:
+      before the last part, or with few tiles before the last but one:
         wait for the loads of the next stage, and for all waves
       multiply the part; meanwhile                                      # interleave.py
-        read the floats of a later part from LDS, split them into bf16 if they are longer
-        decode the next part of what is packed
-        load a part of the stage that comes into the slot that has been read
+        read the floats of a later part from LDS; split them where they are the sum of several bf16
+        decode the packed elements of the next part
+        load a part of a later stage into the slot that has been read
 
-A packed side (FloatRing) has a block for each lane group, in four parts. What is decoded is used
-by all rows or columns of a wave, so that with 128 of them the instructions for a pair of elements
-stand against each matrix instruction, of 8 clocks and more for which it works. So a side may be
-decoded by each wave that uses it. Decoded once to LDS (decoded_kernel.py) it takes four times the
-room and has to be written, and fewer stages are under way; what takes many instructions to decode,
-on both sides, gains by that.
+In FloatRing each lane group has one block of a stage, in four parts. Each wave decodes the packed
+elements that it multiplies, and uses them for all its rows or columns. With 128 of these it decodes
+one pair of elements of a packed side per matrix instruction, beside which it can issue 7 others (32
+clocks). So it is affordable that several waves decode the same side. Decoded once to LDS instead
+(decoded_kernel.py), 4-bit elements take four times the room and have to be written, and fewer
+stages are in flight. That pays where decoding takes many instructions, as for nvfp4 or mxint8 on
+both sides.
 
 Plain weights: see dense_kernel.py. Where f32 scales multiply sums: see summed_kernel.py.
 """
@@ -47,15 +49,16 @@ from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
 from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.vectors import i8
 
-#: What a wave issues beside products. Where there are two stages of a FloatRing memory has the rest
-#: of one to answer, else another one too.
+#: What a wave issues beside products, with three or more stages, and with two. With two, loads are
+#: issued in one half of a stage, and memory has the other half to answer. With three or more, loads
+#: are issued during a whole stage, and memory has at least one more stage.
 FLOAT_RATES = Rates(budget=7, load=7, pace=1.0, read=0.5)
 TWO_STAGES = Rates(budget=7, load=6, pace=0.5, read=0.5)
 
 
 @dataclass(frozen=True)
 class FloatRing(StagedProduct):
-    """Floats or a packed side, by packed weights, by a schedule of the transport "ring"."""
+    """Floats or packed elements by packed weights, with a schedule of the transport "ring"."""
 
     rhs: ScaledBlocks
 
@@ -74,7 +77,7 @@ class FloatRing(StagedProduct):
 
     @staticmethod
     def takes(lhs: FloatBlocks | ScaledBlocks, rhs: FloatBlocks | ScaledBlocks) -> bool:
-        """Whether it computes products of such operands."""
+        """Whether this ring computes products of such operands."""
         if isinstance(rhs, FloatBlocks):
             return False
         return all(_is_taken(side) for side in (lhs, rhs) if isinstance(side, ScaledBlocks))
@@ -109,7 +112,7 @@ class FloatRing(StagedProduct):
 
 
 def _is_taken(side: ScaledBlocks) -> bool:
-    """Whether RowScales has the scales of a side, and PairDecoder its elements."""
+    """Whether RowScales can load the scales of a side, and PairDecoder decode its elements."""
     if side.is_fnuz:
         return False
     if side.format.scale == E4M3:

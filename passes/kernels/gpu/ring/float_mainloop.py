@@ -1,16 +1,16 @@
-"""The stages of a ring of which both sides are multiplied as floats.
+"""The loop along K of a ring whose sides are both multiplied as floats.
 
-A stage is some parts of 8 elements a lane along K. While one is multiplied, the floats of the next
-are read from LDS, and what is packed is decoded. So the last part of a stage brings the first one
-of the next stage; before it the wave waits until that is there, and all waves have read this one.
-Where a part is brief, LDS would answer too late: floats are read two parts ahead, and waves wait
-one part earlier.
+A stage has several parts along K, of 8 elements a lane. While one part is multiplied, the floats of
+the next part are read from LDS, and its packed elements are decoded. So the last part of a stage
+reads the first part of the next stage. Before it, the wave waits for the loads of the next stage,
+and until all waves have read this stage. With few tiles a part is too brief for LDS to answer in
+time: there floats are read two parts ahead, and waves wait one part earlier.
 
-Floats that are the sum of several bf16 are split right before they are multiplied, tile by tile,
-each while the one before it is multiplied: the parts of all tiles at once would be too many
-registers. A part then is done in steps of a tile, else in one.
+Floats that are the sum of several bf16 are split tile by tile, each tile while the one before it is
+multiplied: all tiles split at once would take too many registers. Such a part has a step for each
+tile of rows; any other part is one step.
 
-Beyond the end of K zeros are loaded; no memory moves.
+Loads beyond the end of K give zeros, and move no bytes.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ from mxc.passes.kernels.vectors import (
 
 Issue = Callable[[], None]
 
-#: Share of a step after which what is read in it is there.
+#: Share of a step after which what the step reads from LDS is taken to have arrived.
 _THERE = 0.55
-#: Tiles of a wave with which a part is brief, at most.
+#: With at most this many tiles of a wave, a part is too brief for LDS to answer within it.
 BRIEF = 8
 
 
 class FloatMainloop:
-    """What a wave does along K. `sides`: in LDS, or straight from memory where a subclass loads it;
-    `packed`: each, where it is decoded; `steps`: in which a pair of lhs is split into bf16, see
-    pairs.py."""
+    """The loop of a wave along K. `sides`: lhs and rhs; a subclass loads a DirectSide itself.
+    `packed`: what decodes each side, None for floats; `steps`: instructions of each step in which a
+    pair of floats of lhs is split into bf16 (`steps_of` in pairs.py), none if it is not split."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class FloatMainloop:
         packed: tuple[PackedSide | None, PackedSide | None] = (None, None),
         steps: tuple[int, ...] = (),
     ) -> None:
-        """What does not depend on the insertion point."""
+        """Keep what the loop needs. No operation is built."""
         layout = sides[0].layout
         self._lhs, self._rates = layout.kind, rates
         self._sides = [side for side in sides if isinstance(side, StagedSide)]
@@ -86,13 +86,13 @@ class FloatMainloop:
         self._blocks = layout.blocks
         self._rows, self._columns = (range(tiles) for tiles in schedule.tiles)
         self._split = steps
-        #: Tiles of the result whose sums are taken before their next product.
+        #: Tiles of the result whose sums `_take_sums` takes before their next product.
         self._stale: set[int] = set()
         keys = (self._rows, range(len(self._rows), len(self._rows) + len(self._columns)))
         self._packed = [
             (side, own) for side, own in zip(packed, keys, strict=True) if side is not None
         ]
-        #: Number of a tile of floats in LDS -> its side, and its number there.
+        #: Number of a tile of floats in LDS, among those of both sides -> its side, and tile there.
         self._floats = {
             key: (side, tile)
             for side, decoded, own in zip(sides, packed, keys, strict=True)
@@ -103,15 +103,15 @@ class FloatMainloop:
         self._parts = len(runs[0]) if runs else BLOCK // FRAGMENT
         self._reads = max((len(own[0]) for own in runs), default=0)
         self._steps = [[tile] for tile in self._rows] if steps else [list(self._rows)]
-        #: Parts by which reads of LDS are ahead of products.
+        #: Number of parts by which LDS reads of floats are ahead of products.
         brief = len(self._rows) * len(self._columns) <= BRIEF
         self._ahead = 2 if self._packed and not steps and brief else 1
 
     def sums(self) -> list[ir.Value]:
-        """Build all stages: the sums of the tiles, row after row.
+        """Build all stages; return the sums of the tiles, row by row.
 
-        Four stages are one iteration, because a lane loads their scales at once; the stages that
-        are left follow.
+        An iteration has four stages, because a lane loads the scales of four at once. The stages
+        that are left follow the loop.
         """
         stages = -(-self._lhs.blocks // self._blocks)
         held = in_groups(self._begin(), stages, K_STEPS, self._four)
@@ -119,14 +119,14 @@ class FloatMainloop:
         return held.totals
 
     def _four(self, held: FloatRegisters, four: ir.Value, count: int) -> FloatRegisters:
-        """So many of four stages, `four` of which came before; gives what is held after them."""
+        """Build `count` stages after `four` groups of four. Returns what is held after them."""
         self._before = four
         for k_step in range(count):
             self._stage(held, four * K_STEPS + k_step, k_step)
         return held
 
     def _begin(self) -> FloatRegisters:
-        """Fill the ring, and bring what is multiplied first."""
+        """Fill the ring; read, split and decode what is multiplied first."""
         for issue in self._asks(index(0)):
             issue()
         self._fill()
@@ -141,7 +141,7 @@ class FloatMainloop:
         if self._split:
             assert isinstance(self._lhs, FloatBlocks)
             held.raw = {tile: self._read(self._sides[0], tile, 0, slot) for tile in self._rows}
-            # What is split is split right before it is multiplied.
+            # Only the first tile; others are split while the tile before them is multiplied.
             held.floats = {0: split(self._lhs, held.raw.pop(0))}
         else:
             for part, into in enumerate((held.floats, held.after_next)[: self._ahead]):
@@ -161,24 +161,24 @@ class FloatMainloop:
             for issue in self._loads(index(stage), index(stage * self._slot_bytes)):
                 issue()
             mark_loads()
-        # The others are issued in the first stage, as always.
+        # Of the last slot the loads that the loop has right after a barrier; stage 0 issues others.
         loads = self._loads(index(last), index(last * self._slot_bytes))
         for part in range(self._ahead):
             for issue in self._portion(loads, part):
                 issue()
 
     def _stage(self, held: FloatRegisters, stage: ir.Value, k_step: int) -> None:
-        """Multiply a stage, and bring what the next one begins with. `k_step`: which of four."""
+        """Multiply a stage, number `k_step` of its four, and prepare the start of the next one."""
         rates, parts, last, size = self._rates, self._parts, self._stages - 1, self._slot_bytes
         emptied = _moved(held.slot, 0, last * size, -size)
         after = _moved(held.slot, last * size, 0, size)
-        # Into the slot of the stage before this one, and after the barrier into this one's.
+        # Before the barrier loads go to the slot of the stage before, after it to that of this one.
         earlier = self._loads(stage + last, long(emptied))
         later = self._loads(stage + self._stages, long(held.slot))
         coming: dict[int, DecodedTile] = {}
         for part in range(parts):
             soon = (part + 1) % parts
-            # The part whose floats are read, of this stage or of the next one.
+            # `read`: the part whose floats are read; `arrived`: 1 if it is one of the next stage.
             arrived, read = divmod(part + self._ahead, parts)
             loads = self._portion(later if arrived else earlier, read)
             if read == 0:
@@ -188,7 +188,7 @@ class FloatMainloop:
             for step, tiles in enumerate(self._steps):
                 works = evenly("vmem_read", self._share(loads, step), 0.1, 1.0, rates.load)
                 for pack, keys in self._packed:
-                    # What is read in this step is there some time later.
+                    # Blocks that this very step reads from LDS arrive only after a part of it.
                     first = 0.0 if soon or step or self._ahead > 1 else _THERE
                     decodes = self._share(pack.decodes(known, keys, soon), step)
                     works += evenly("valu", decodes, first, 1.0, pack.decoder.instructions)
@@ -203,7 +203,7 @@ class FloatMainloop:
                 reads = self._float_reads(tiles, read, slot, held.raw if self._split else ready)
                 whole = step + 1 == len(self._steps)
                 waits = whole and part + self._ahead + 1 == parts
-                # What waves wait for is asked for at once.
+                # The barrier behind this part waits for these reads: they are issued first.
                 stop = 0.0 if waits and self._ahead > 1 else rates.read
                 works += evenly("ds_read", reads, 0.0, stop, self._reads)
                 if self._split:
@@ -212,10 +212,10 @@ class FloatMainloop:
                 products = [
                     partial(self._multiply, held, tile, piece, column, part)
                     for tile, column in product(tiles, self._columns)
-                    # The least first.
+                    # The least significant bf16 first.
                     for piece in reversed(range(len(self._fragments(held, tile, part))))
                 ]
-                # What decodes may as well go before them.
+                # Decoding may be issued before the first product.
                 first = not self._packed
                 interleaved_within(
                     products, works, IssueBudget(rates.budget), waits=waits, product_first=first
@@ -223,11 +223,11 @@ class FloatMainloop:
                 moved = held.after_next, ready
                 held.floats, held.after_next = moved if self._ahead > 1 else (ready, {})
                 self._pin(held, known if whole else {}, soon)
-        # In the order of the loop, not in that of the reads.
+        # Sorted, as the loop carries them; reads may have another order.
         held.packed, held.slot = dict(sorted(coming.items())), after
 
     def _loads(self, stage: ir.Value, slot: ir.Value) -> list[Issue]:
-        """The direct loads of a stage; past the end, zeros."""
+        """Return the direct loads of a stage to a slot; past the end of K they give zeros."""
         first, end = stage * self._blocks, index(self._lhs.blocks)
         left = end - arith.minui(first, end)
         return [
@@ -237,17 +237,17 @@ class FloatMainloop:
         ]
 
     def _further(self, held: FloatRegisters, stage: ir.Value, soon: int) -> list[InterleavedWork]:
-        """What else is issued while the part before `soon` is multiplied, the last one before 0."""
+        """Return further work for the part before `soon` (the last one for 0), in a subclass."""
         return []
 
     def _portion(self, loads: Sequence[Issue], part: int) -> Sequence[Issue]:
-        """Those that a part issues, counted from the one after the barrier."""
+        """Return the loads of a stage that a part issues; parts count from the barrier on."""
         pace, size = self._rates.pace * self._parts, len(loads)
         first, last = (min(size, round(size * (part + more) / pace)) for more in range(2))
         return loads[first:last]
 
     def _share(self, issues: Sequence[Issue], step: int) -> Sequence[Issue]:
-        """What a step has of the work of a part."""
+        """Return the share that a step has of the work of a part."""
         size, steps = len(issues), len(self._steps)
         return issues[size * step // steps : size * (step + 1) // steps]
 
@@ -264,16 +264,16 @@ class FloatMainloop:
         held.totals[at] = mfma(self._instruction.form.shape, right, left, held.totals[at])
 
     def _take_sums(self, held: FloatRegisters, at: int) -> None:
-        """Take the sums of a tile of the result, which begin again from zero."""
+        """Use the sums of a tile of the result before they start again from zero, in a subclass."""
 
     def _fragments(self, held: FloatRegisters, key: int, part: int) -> list[ir.Value]:
-        """The fragments of a tile that add up to what is multiplied."""
+        """Return the fragments of a tile in a part: one, or several bf16 ones that add up to it."""
         return [held.packed[key].known[part]] if key in held.packed else held.floats[key]
 
     def _pin(self, held: FloatRegisters, decoded: dict[int, DecodedTile], part: int) -> None:
-        """What is multiplied next is there from here on, and of a stage all that was read."""
+        """Pin the computed fragments of a part, and at part 0 the blocks that are yet to decode."""
         tiles = list(decoded.values())
-        # What is read as it is multiplied comes in any order.
+        # Floats that are multiplied as they were read may arrive in any order.
         computed = self._split or (isinstance(self._lhs, FloatBlocks) and self._lhs.rounded)
         floats = held.floats if computed else {}
         fragments = [each for own in floats.values() for each in own]
@@ -294,7 +294,7 @@ class FloatMainloop:
     def _float_reads(
         self, tiles: Sequence[int], part: int, slot: ir.Value, into: dict[int, list[ir.Value]]
     ) -> list[Issue]:
-        """Reads of the floats of a part, if any: of some tiles of lhs and of those of rhs."""
+        """Return the reads of a part's floats from LDS: `tiles` of lhs, and all tiles of rhs."""
 
         def read(key: int, side: StagedSide, tile: int) -> None:
             into[key] = self._read(side, tile, part, slot)
@@ -307,7 +307,7 @@ class FloatMainloop:
         ]
 
     def _read(self, side: StagedSide, tile: int, part: int, slot: ir.Value) -> list[ir.Value]:
-        """A lane's floats of a part: one vector, or two of what is yet to be split."""
+        """Read a lane's floats of a part: one vector, or one per piece if they are yet to split."""
         kind, run = side.layout.kind, side.layout.runs[part]
         assert isinstance(kind, FloatBlocks)
         pieces = [side.read(tile, each.piece, long(slot)) for each in run]
@@ -320,7 +320,7 @@ class FloatMainloop:
     def _splits(
         self, held: FloatRegisters, tile: int, into: dict[int, list[ir.Value]]
     ) -> list[InterleavedWork]:
-        """What makes bf16 of the floats of the tile that is multiplied next."""
+        """Return the work that splits a tile of lhs, which is multiplied next, into bf16."""
         begun: list[tuple[Iterator[None], list[ir.Value]]] = []
         kind = self._lhs
         assert isinstance(kind, FloatBlocks)
@@ -348,7 +348,7 @@ class FloatMainloop:
         return [*works, InterleavedWork(1.0, "valu", join, 0)]
 
     def _asks(self, four: ir.Value) -> list[Issue]:
-        """What asks for the scales of four stages, after `four` such groups, tile by tile."""
+        """Return loads of the scales of four stages, after `four` such groups, tile by tile."""
         self._coming: dict[int, list[ir.Value]] = {}
 
         def ask(pack: PackedSide, tile: int, key: int) -> None:
@@ -363,7 +363,7 @@ class FloatMainloop:
     def _packed_reads(
         self, held: FloatRegisters, coming: dict[int, DecodedTile], slot: ir.Value, k_step: int
     ) -> list[InterleavedWork]:
-        """Reads of what is packed of the next stage. `k_step`: which of four it is."""
+        """Return LDS reads of the packed blocks of the next stage, number `k_step` of its four."""
 
         def read(pack: PackedSide, key: int, tile: int) -> None:
             if k_step == 0:
@@ -378,19 +378,19 @@ class FloatMainloop:
 
 
 def drain() -> None:
-    """Wait for all loads: none may write to LDS that is another workgroup's by then."""
+    """Wait for all loads: one that came later would write into the LDS of another workgroup."""
     mark_loads()
     wait_for_loads(0)
 
 
 def _moved(slot: ir.Value, where: int, there: int, by: int) -> ir.Value:
-    """A slot's offset moved, but for the one place from which it goes `there`."""
+    """Return a slot's offset moved `by` bytes; at `where`, an end of the ring, return `there`."""
     same = equal(slot, where)
     return arith.select(same, number(there), slot + by)
 
 
 def like(value: ir.Value, other: ir.Value) -> ir.Value:
-    """The bits of a vector as the type of another."""
+    """Return the bits of a vector as the type of another vector."""
     return bitcast(value, ir.VectorType(other.type).element_type, lanes_of(other))
 
 

@@ -1,4 +1,4 @@
-"""What a lane of a ring of floats holds between stages, and what a wave issues beside products."""
+"""What a lane of a float ring holds between stages, and what a wave issues beside products."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from mxc.passes.kernels.gpu.ring.pairs import DecodedTile
 
 @dataclass(frozen=True)
 class Rates:
-    """What a wave issues beside products: `budget` instructions while its matrix core computes one.
+    """How many instructions a wave issues beside products, and when.
 
-    `load`: instructions of a direct load, with those of its addresses; `pace`: share of a stage in
-    which the loads of another are issued; `read`: share of a step before which reads are issued.
+    `budget`: instructions that fit while the matrix core computes one product; `load`: instructions
+    of a load from memory, with those of its addresses; `pace`: share of a stage in which the loads
+    of a later stage are issued; `read`: share of a step by which its LDS reads have been issued.
     """
 
     budget: int
@@ -27,10 +28,11 @@ class Rates:
 class FloatRegisters:
     """What a lane holds between stages. Tiles are numbered: those of lhs, then those of rhs.
 
-    `floats`: by tile, fragments that add up to what it multiplies next; `raw`: floats that are yet
-    to be split; `packed`: tiles that are decoded; `words`: their scales of four stages; `slot`:
-    i32, the offset of the stage; `after_next`: floats of the part after the next one, where they
-    are read so early.
+    `totals`: sums of the tiles of the result, row by row. By tile: `floats`, the fragments that are
+    multiplied next, one, or several bf16 ones that add up to the floats; `raw`, floats that are yet
+    to be split; `packed`, packed elements and what of them is decoded; `words`, the scales of a
+    packed tile for four stages; `after_next`, floats of the part after the next one, where LDS is
+    read two parts ahead. `slot`: i32, the offset in LDS of the stage that is multiplied next.
     """
 
     totals: list[ir.Value]

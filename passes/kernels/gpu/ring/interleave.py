@@ -1,8 +1,9 @@
-"""One k-step of a kernel as it is to be issued: matrix instructions, and memory between them.
+"""The order of issue of products (matrix instructions) and the other work of a main loop.
 
 A matrix core works for many clocks on an instruction, and the wave issues others meanwhile. Where
-they stand decides whether the core ever waits. So the order is given, and the compiler's scheduler
-is held to it, by sched_group_barrier: n of this kind, then m of that.
+they stand decides whether the core ever waits. So the order is decided here, and the compiler's
+scheduler is held to it: `interleaved` uses sched_group_barrier (n instructions of this kind, then m
+of that), `interleaved_within` makes each product a scheduling region of its own.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from typing import Literal
 
 from mxc.dialects.amdgpu import no_reordering, scheduled
 
-#: What the scheduler counts: LDS reads, LDS writes, loads from memory, vector arithmetic.
+#: Kinds of instructions in sched_group_barrier: LDS reads, LDS writes, loads from memory (also
+#: those to LDS), vector arithmetic.
 Kind = Literal["ds_read", "ds_write", "vmem_read", "valu"]
 
 
 @dataclass(frozen=True)
 class InterleavedWork:
-    """`issue` builds `count` instructions of a kind, after the part `at` (0 to 1) of a k-step.
+    """Instructions that are issued among products.
 
-    Works of one `sequence` keep their order. One that does not fit behind a product lets works of
-    other sequences pass.
+    `at`: when they are due, as a share (0 to 1) of the products; `issue`: builds them; `count`:
+    their number; `sequence`: works of one sequence keep their order. If one does not fit behind a
+    product, those of other sequences may go before it.
     """
 
     at: float
@@ -34,10 +37,10 @@ class InterleavedWork:
 
 @dataclass(frozen=True)
 class IssueBudget:
-    """Instructions that a wave issues while a product is computed.
+    """How many `instructions` a wave issues while a product is computed.
 
-    `beside`: so many others than vector arithmetic take nothing of it, where they come first.
-    `over`: one product may have so many more, which the next one has less.
+    `beside`: so many instructions that are no vector arithmetic do not count; they are issued
+    first. `over`: so many more may follow one product; the next one then has as many fewer.
     """
 
     instructions: int
@@ -48,7 +51,7 @@ class IssueBudget:
 def evenly(
     kind: Kind, issues: Sequence[Callable[[], None]], start: float, stop: float, count: int = 1
 ) -> list[InterleavedWork]:
-    """Work spread over a part of a k-step, each of `count` instructions."""
+    """Return works at equal distances from `start` to `stop`, each of `count` instructions."""
     step = (stop - start) / max(len(issues), 1)
     return [InterleavedWork(start + step * n, kind, issue, count) for n, issue in enumerate(issues)]
 
@@ -56,7 +59,10 @@ def evenly(
 def interleaved(
     products: Sequence[Callable[[], None]], works: Sequence[InterleavedWork], group: int
 ) -> None:
-    """Build the products in their order, and the work among them; `group` tells k-steps apart."""
+    """Build the products in their order, and each work where it is due.
+
+    `group`: the sync ID of this call's sched_group_barriers, which tells them from those of others.
+    """
     left = sorted(_spaced(works), key=lambda work: work.at)
     order: list[tuple[str, int]] = []
 
@@ -82,7 +88,10 @@ def interleaved(
 
 
 def _spaced(works: Sequence[InterleavedWork]) -> list[InterleavedWork]:
-    """Loads from memory at equal distances: several at once would wait for each other."""
+    """Move loads from memory to equal distances: several at once would wait for each other.
+
+    The first and the last one stay where they are. Returns all works.
+    """
     loads = sorted((w for w in works if w.kind == "vmem_read"), key=lambda work: work.at)
     others = [work for work in works if work.kind != "vmem_read"]
     if len(loads) < 2:
@@ -101,14 +110,16 @@ def interleaved_within(
     product_first: bool = False,
     leaves: Collection[Kind] = (),
 ) -> list[InterleavedWork]:
-    """Build the products in their order, and after each the work that is due.
+    """Build the products in their order, and after each as much of the work that is due as fits.
 
-    Of that as much as fits while a product is computed; the rest goes behind the next one. `waits`:
-    something follows for which all waves wait, so that the last product has nothing after it.
-    `product_first`: the first product is issued before anything else, as where waves may have
-    waited for each other before it. `leaves`: kinds of work of which those that did not fit are
-    returned, for what follows. Each product is a region of its own to the compiler's scheduler: by
-    counts alone it would take addresses for conversions.
+    Work that does not fit goes behind the next product; what is left at the end follows at once.
+
+    `waits`: a barrier follows, so what is left is issued before the last product, not after it.
+    `product_first`: the first product is issued before anything else, because a barrier may precede
+    it. `leaves`: kinds of work that are returned if they do not fit, for products that follow.
+
+    Each product is a region of its own for the compiler's scheduler. In a larger region held by
+    counts alone, the scheduler would take address arithmetic for conversions: both are `valu`.
     """
     left, owed = sorted(works, key=lambda work: work.at), 0
     for number, product in enumerate(products, start=1):
@@ -130,7 +141,7 @@ def interleaved_within(
 def _issue(
     works: Sequence[InterleavedWork], left: Sequence[InterleavedWork]
 ) -> list[InterleavedWork]:
-    """Build some works of those that are left; returns the others."""
+    """Build `works`, and return the others of those that are `left`."""
     for work in works:
         work.issue()
     return [work for work in left if all(work is not each for each in works)]
@@ -139,11 +150,14 @@ def _issue(
 def _fitting(
     due: Sequence[InterleavedWork], budget: IssueBudget, owed: int
 ) -> tuple[list[InterleavedWork], int]:
-    """Works that are due, as many as fit, one in any case; and what the next product owes. `owed`:
-    instructions by which products before exceeded the budget."""
+    """Return the works that are issued behind a product, and the `owed` of the next product.
+
+    `due`: all that may be issued, of which as many as fit are, and at least one; `owed`: the number
+    of instructions by which earlier products exceeded the budget.
+    """
     free = budget.instructions - owed
     beside, full = budget.beside, set[str]()
-    # Work for which there is a place beside the budget comes first.
+    # First the works that may be free because they are no vector arithmetic.
     others = [at for at, work in enumerate(due) if work.kind != "valu"][:beside]
     order = sorted(range(len(due)), key=lambda at: (at not in others, at))
     fitting: list[InterleavedWork] = []

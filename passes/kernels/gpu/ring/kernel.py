@@ -1,26 +1,28 @@
-"""Scaled products of many rows: one side passes through a ring of stages in shared memory.
+"""Kernel for scaled products of many rows: a ring of pipeline stages in LDS holds one side.
 
     result[p, n] = sum over k of lhs[p, k] * rhs[e(p), n, k]
 
-A workgroup has a tile of the result, its waves rows of tiles, or columns. So they share one side:
-it is loaded to LDS directly, each byte once for the workgroup, some stages (staging.py) ahead. Of
-the other each wave has its own, which it loads to registers as early. A stage is two
-k-steps, a k-step one instruction along K for each tile of a wave:
+A workgroup computes a tile of the result. Its waves lie along the rows or along the columns of the
+tile, so they all use the same data of one side, the *staged* side. It is loaded straight to LDS,
+each byte once for the workgroup, some stages ahead (staging.py). Of the other, *direct* side each
+wave loads its own rows to registers, as early. A stage is two k-steps. A k-step is one instruction
+along K for each tile of a wave:
 
     multiply the first part of a stage; meanwhile                  # pipeline.py: how much
       read the rest of its fragments from LDS
-      load pieces of a later stage to registers
-    wait for the loads of the next stage to LDS, and for all waves # so this slot has been read
+      issue the rest of the loads to the slot of the stage before
+      load pieces of a later stage of the direct side to registers
+    wait for the next stage to arrive in LDS, and for all waves    # this stage's slot is read now
     multiply the rest; meanwhile                                   # interleave.py
       read the first fragments of the next stage
-      load the stage that comes `stages` later into the slot that has been read
-      load more pieces
-      now and then, fetch scales                                   # scales.py
+      load the stage that comes `stages` later into the slot of this stage
+      load more pieces of the direct side
+    in some k-steps, also load, write and read scales              # scales.py
 
-The matrix cores have work all the time, as long as memory answers within `stages` - 1 stages. Sums
-are in accumulation registers, of which a wave alone on its SIMD has 256.
+The matrix cores always have work if memory answers within `stages` - 1 stages. Sums are in
+accumulation registers, of which a wave that is alone on its SIMD has 256.
 
-Sides are swapped, so that a lane has four columns in a row of the result, which it stores at once.
+Operand A of the instruction is rhs, so a lane has four adjacent columns and stores them at once.
 """
 
 from __future__ import annotations
@@ -48,14 +50,15 @@ from mxc.targets.amd import GFX950
 
 @dataclass(frozen=True)
 class StagedProduct(GpuContraction):
-    """A product by a schedule of the transport "ring"."""
+    """Base class of products whose operands pass through pipeline stages in LDS: transports "ring"
+    and "decoded"."""
 
-    #: Makes the layout of a side.
+    #: Makes the `StageLayout` of a side from the side, its rows, k-steps and waves.
     layout: ClassVar[Callable[..., StageLayout]] = StageLayout
 
     @property
     def layouts(self) -> tuple[StageLayout, StageLayout]:
-        """Layouts of a stage of both sides."""
+        """The layouts of lhs and of rhs in a stage."""
         schedule = self.schedule
         more = schedule.k_steps, schedule.waves[0] * schedule.waves[1]
         left = type(self).layout(self.lhs, schedule.rows, *more)
@@ -63,17 +66,17 @@ class StagedProduct(GpuContraction):
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of LDS that a stage takes."""
+        """Bytes of LDS for a stage."""
         return sum(layout.bytes for layout in self.layouts)
 
     @property
     def lds_bytes(self) -> int:
-        """Bytes of LDS that a workgroup takes."""
+        """Bytes of LDS for a workgroup."""
         return self.schedule.stages * self.slot_bytes
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        """Attributes of the function, for LLVM: one wave a SIMD, which keeps its sums in AGPRs."""
+        """LLVM attributes of the kernel: one wave per SIMD, with its sums in AGPRs."""
         m, n = self.schedule.tiles
         return {
             "amdgpu-waves-per-eu": "1, 1",
@@ -81,8 +84,8 @@ class StagedProduct(GpuContraction):
         }
 
     def require_waves(self, instruction: TileInstruction) -> None:
-        """Raise ValueError where a schedule has tiles of another instruction, or waves that are
-        more than the SIMDs or along K."""
+        """Raise ValueError if the schedule has tiles of another instruction, more waves than a
+        compute unit has SIMDs, or several waves along K."""
         down, right, along = self.schedule.waves
         other = self.schedule.instruction != instruction
         if other or along != 1 or down * right > GFX950.unit.simds:
@@ -92,8 +95,8 @@ class StagedProduct(GpuContraction):
             )
 
     def require_fit(self, *, k_steps: int, lds: int = GFX950.unit.lds_bytes) -> None:
-        """Raise ValueError where a ring has other stages than the kernel, or more than `lds` bytes
-        of LDS."""
+        """Raise ValueError if the schedule has fewer than two stages, stages of other than
+        `k_steps` k-steps, or a workgroup that takes more than `lds` bytes of LDS."""
         if self.schedule.stages < 2 or self.schedule.k_steps != k_steps:
             steps = "1 k-step" if k_steps == 1 else f"{k_steps} k-steps"
             raise ValueError(f"{self.schedule}: a ring has 2 stages or more, here of {steps}")
@@ -103,7 +106,7 @@ class StagedProduct(GpuContraction):
             )
 
     def require_accumulators(self) -> None:
-        """Raise ValueError where the sums of a wave have no registers."""
+        """Raise ValueError if the sums of a wave do not fit in accumulation registers."""
         m, n = self.schedule.tiles
         if m * n * INSTRUCTION.totals > ACCUMULATORS:
             raise ValueError(
@@ -113,12 +116,12 @@ class StagedProduct(GpuContraction):
 
 @dataclass(frozen=True)
 class Ring(StagedProduct):
-    """A product of scaled sides by a schedule of the transport "ring", with an f32 result."""
+    """A product of two sides that the scaled matrix instruction takes, by transport "ring"."""
 
     lhs: ScaledBlocks
 
     def __post_init__(self) -> None:
-        """Raise ValueError where the schedule cannot compute this product."""
+        """Raise ValueError if the schedule cannot compute this product."""
         super().__post_init__()
         schedule = self.schedule
         waves = schedule.waves
@@ -134,29 +137,29 @@ class Ring(StagedProduct):
 
     @property
     def swapped(self) -> bool:
-        """Whether rhs is the side that waves do not share."""
+        """Whether rhs is the direct side, and lhs the staged one; else the other way round."""
         return self.schedule.waves[1] > 1
 
     @property
     def pipeline(self) -> RingPipeline:
-        """What a wave does along K."""
+        """The pipeline of a wave along K."""
         swapped, (lhs, rhs) = self.swapped, self.layouts
         direct, staged = (rhs, lhs) if swapped else (lhs, rhs)
         return RingPipeline(self.schedule, direct, staged, swapped)
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of LDS that a stage of the staged side takes."""
+        """Bytes of LDS for a stage: elements of the staged side alone."""
         return self.pipeline.slot_bytes
 
     @property
     def lds_bytes(self) -> int:
-        """Bytes of LDS that a workgroup takes."""
+        """Bytes of LDS for a workgroup: the stages, then the scales of the staged side."""
         staged = self.pipeline.staged
         return super().lds_bytes + scale_bytes(staged.rows, staged.waves)
 
     def compute(self, *buffers: ir.Value) -> None:
-        """Build what a workgroup does for a group."""
+        """Build the body of a workgroup: one tile of the result of one group."""
         lane = lane_of(INSTRUCTION)
         given = ContractionBuffers(self, buffers)
         tile = WorkgroupTile(self, lane, given)

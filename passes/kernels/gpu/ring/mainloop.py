@@ -1,7 +1,8 @@
-"""The k-steps of a ring along K: what is loaded and read while what was read is multiplied.
+"""The main loop of a ring of scaled sides: products, with loads and LDS reads issued among them.
 
-A *chunk* (scales.py) is as much as is built at once: chunks in which all that is loaded ahead is
-there are rounds of a loop; the last ones, which have less and less to load, follow one by one.
+Code is built one *chunk* of K at a time (scales.py). Chunks in which everything that is loaded
+ahead lies within K are iterations of a loop, of which each has `RingPipeline.together` chunks. The
+remaining ones, which load less and less, follow the loop as straight-line code.
 """
 
 from __future__ import annotations
@@ -23,20 +24,22 @@ from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, DirectSide, Key, Pi
 from mxc.passes.kernels.vectors import below, f32, index, loop, of
 
 Issue = Callable[[], None]
-#: Scales of halves of chunks, by tile, from the half on that is multiplied; or of chunks.
+#: Scales in registers, [half of a chunk][tile], the half that is multiplied first; or, of scales
+#: that go to LDS, [chunk][load].
 Halves = list[list[ir.Value]]
 
-#: K-steps of a chunk in which staged scales of the next one are asked for and put into LDS, and in
-#: which halves are read from there: the first one of the next chunk, the second one of this.
-#: Between putting and reading, and between reading and putting, all waves pass a barrier.
+#: K-steps of a chunk in which staged scales are loaded to registers, for the chunk `pipe.together`
+#: later; written to LDS, for the next chunk; read from LDS, the first half of the next chunk; and
+#: read, the second half of this chunk. Between writing and reading, and between reading and
+#: writing, there is a barrier: each stage has one, between the work of its two k-steps.
 _ASKED, _PUT, _FIRST_READ, _SECOND_READ = (0,), (5, 6), (7,), (1, 2, 3)
-#: Share of a part of a stage, before which it has issued its reads.
+#: LDS reads of a part of a stage, before or after the barrier, are issued before this share of it.
 _READ = 0.95
 
 
 @dataclass(frozen=True)
 class Copies:
-    """What brings the operands of one lane to its registers: elements and scales of each side."""
+    """Builders of the loads and reads of one lane: elements and scales of each side."""
 
     direct: DirectSide
     direct_scales: DirectScales
@@ -46,9 +49,13 @@ class Copies:
 
 @dataclass
 class RingRegisters:
-    """What a lane holds between chunks: sums; what has been read of the next stage; pieces that
-    have been asked for, in the order of their use; scales of the direct and of the staged side, and
-    those that are to be staged, of the next chunks."""
+    """What a lane holds in registers between chunks.
+
+    `totals`: sums of the tiles, row-major; `read`: pieces of the staged side that were read from
+    LDS for the next stage; `asked`: pieces of the direct side whose loads were issued, in the order
+    of their use; `direct_scales`, `staged_scales`: scales from the next half of a chunk on;
+    `loaded_scales`: scales of the staged side on their way from memory to LDS, of later chunks.
+    """
 
     totals: list[ir.Value]
     read: Pieces
@@ -59,12 +66,12 @@ class RingRegisters:
 
 
 def sums(pipe: RingPipeline, copies: Copies) -> list[ir.Value]:
-    """Build all k-steps: the sums of the tiles, row after row."""
+    """Build the main loop. Returns the sums of the wave's tiles, row-major."""
     held = _Chunk(pipe, copies, index(0), 0, 0).begin()
     size, together, ring = pipe.chunk_stages, pipe.together, pipe.schedule.stages
     rounds = pipe.plain // together
     if rounds:
-        # Where these chunks are no whole number of rings, each round begins with another slot.
+        # If an iteration does not use the slots a whole number of times, its first slot varies.
         first = [] if together * size % ring == 0 else [index(0)]
         carried = first, held
         with loop(index(0), index(rounds), index(1), values_of(carried)) as (number, now, op):
@@ -83,10 +90,10 @@ def sums(pipe: RingPipeline, copies: Copies) -> list[ir.Value]:
 
 
 class _Chunk:
-    """One chunk: the k-steps of some stages.
+    """Builds one chunk: some stages along K.
 
-    `number`: of the chunk, None in the loop, where everything is there. `first_slot`: the offset of
-    the slot of its first stage.
+    `chunk`: its number; `number`: the same as a constant, None in the loop, where nothing that is
+    loaded lies past the end of K; `first_slot`: LDS offset of the slot of its first stage.
     """
 
     def __init__(
@@ -102,7 +109,7 @@ class _Chunk:
         self._slot = first_slot
 
     def slot(self, stage: int) -> ir.Value | int:
-        """Offset of the slot of a stage, counted from the first one of the chunk."""
+        """Return the LDS offset of the slot of a stage, counted from the first of the chunk."""
         ring, slot_bytes = self._pipe.schedule.stages, self._pipe.slot_bytes
         size, step = ring * slot_bytes, stage % ring * slot_bytes
         if isinstance(self._slot, int):
@@ -115,17 +122,21 @@ class _Chunk:
         return index(found) if isinstance(found, int) else found
 
     def _left(self, number: int, size: int) -> int | None:
-        """Blocks that a row has of a unit of `size`, from this chunk's first on, if not all."""
+        """Return how many blocks of a unit (a stage, a half or a chunk) lie within K, None if all.
+
+        `number`: of the unit, counted from the start of this chunk; `size`: its blocks.
+        """
         if self._number is None:
             return None
         left = self._pipe.blocks - self._number * CHUNK - number * size
         return max(0, left) if left < size else None
 
     def _is_there(self, stage: int) -> bool:
+        """Whether a stage, counted from the first of the chunk, begins within K."""
         return self._left(stage, self._pipe.staged.blocks) != 0
 
     def begin(self) -> RingRegisters:
-        """Fill the ring, and read what the first k-step needs."""
+        """Build the prologue: fill the ring, and read from LDS what the first products need."""
         pipe, copies = self._pipe, self._copies
         totals = len(pipe.order) // pipe.schedule.k_steps
         self._held = held = RingRegisters(
@@ -138,9 +149,10 @@ class _Chunk:
         ring, count, most = pipe.schedule.stages, len(pipe.pieces), pipe.pieces_ahead
         filled = [stage for stage in range(ring) if self._is_there(stage)]
         for stage in filled:
-            # Loads return in order: with that of the loop, the loop waits for no more than it must.
+            # Loads return in order. Issued in the order of the loop, they make the waits of the
+            # loop cover no loads that are needed later.
             _issue(self._piece_loads(stage * count, min((stage + 1) * count, most)))
-            # Those of the last slot that come later are issued in the first stage, as always.
+            # The first stage issues the rest of the loads to the last slot, as in the loop.
             whole = stage < ring - 1
             for part in range(1 + whole):
                 for work in self._loads(stage - ring, part):
@@ -158,7 +170,7 @@ class _Chunk:
         return held
 
     def build(self, held: RingRegisters) -> RingRegisters:
-        """All k-steps; gives what is held after them."""
+        """Build the stages of the chunk. Returns what is held after them."""
         self._held = held
         for stage in range(self._pipe.chunk_stages):
             if self._is_there(stage):
@@ -166,7 +178,7 @@ class _Chunk:
         return held
 
     def _stage(self, stage: int) -> None:
-        """Multiply the fragments of a stage, and meanwhile bring what later ones need."""
+        """Build the products of a stage and, among them, loads and reads for later stages."""
         pipe, held = self._pipe, self._held
         ring, count, size = pipe.schedule.stages, len(pipe.pieces), pipe.schedule.k_steps
         own = dict(zip(pipe.pieces, held.asked, strict=False))
@@ -206,7 +218,11 @@ class _Chunk:
         own: int,
         tile: int,
     ) -> None:
-        """Multiply a tile of the direct side by one of the staged side."""
+        """Multiply tile `own` of the direct side by tile `tile` of the staged side.
+
+        `pieces`, `scales`: those of the direct side, then of the staged one; `k_step`: counted in
+        the chunk.
+        """
         pipe, copies, totals = self._pipe, self._copies, self._held.totals
         part, at = k_step % pipe.schedule.k_steps, k_step % K_STEPS
         sides = [
@@ -220,14 +236,17 @@ class _Chunk:
             ),
         ]
         m, n = (tile, own) if pipe.swapped else (own, tile)
-        # The instruction's rows are those of rhs.
+        # Operand A of the instruction is rhs.
         (b, q, other), (a, p, one) = sides if pipe.swapped else reversed(sides)
         total = m * pipe.schedule.tiles[1] + n
         totals[total] = scaled_mfma(INSTRUCTION.shape, b, a, totals[total], (q, p), (other, one))
 
     def _loads(self, emptied: int, part: int) -> list[InterleavedWork]:
-        """The loads to LDS of the stage that comes into the slot of another: those issued after a
-        barrier, or those before the next."""
+        """Return the loads to LDS that replace stage `emptied` in its slot by a later stage.
+
+        `part`: 0 for those issued behind the barrier of stage `emptied`, 1 for those issued in the
+        stage after it, before its barrier.
+        """
         pipe, stage = self._pipe, emptied + self._pipe.schedule.stages
         if not self._is_there(stage):
             return []
@@ -240,7 +259,7 @@ class _Chunk:
         return _parted(issues, pipe.pace, 1 - pipe.cut / len(pipe.order))[part]
 
     def _reads(self, keys: Sequence[Key], stage: int, into: Pieces) -> list[Issue]:
-        """Reads from the slot of a stage."""
+        """Return the reads from LDS of pieces of a stage, which put them `into` a dictionary."""
         slot = self._slot_of(stage)
 
         def read(key: Key) -> None:
@@ -249,7 +268,10 @@ class _Chunk:
         return [partial(read, key) for key in keys]
 
     def _piece_loads(self, first: int, last: int) -> list[Issue]:
-        """Loads of pieces to registers, counted from the first one of this chunk."""
+        """Return the loads to registers of pieces `first` to `last` of the direct side.
+
+        Pieces are counted from the first of this chunk, stage by stage; those past K are left out.
+        """
         pieces, size = self._pipe.pieces, self._pipe.direct.blocks
 
         def load(key: Key, stage: int) -> None:
@@ -260,7 +282,8 @@ class _Chunk:
         return [partial(load, pieces[at], stage) for stage, at in wanted if self._is_there(stage)]
 
     def _half_loads(self, half: int, into: list[ir.Value]) -> list[Issue]:
-        """Loads of direct scales, of a half counted from the first one of this chunk."""
+        """Return the loads of the direct side's scales for a half, counted from the first half of
+        this chunk."""
         left = self._left(half, HALF)
         if left == 0:
             return []
@@ -270,7 +293,8 @@ class _Chunk:
         return self._copies.direct_scales.loads(at, into, left=left)
 
     def _chunk_loads(self, chunk: int) -> list[Issue]:
-        """Loads of scales that are to be staged, of a chunk counted from this one."""
+        """Return the loads to registers of the staged side's scales for a chunk, counted from this
+        one."""
         left, loaded = self._left(chunk, CHUNK), self._held.loaded_scales
         if left == 0:
             return []
@@ -278,7 +302,7 @@ class _Chunk:
         return self._copies.staged_scales.loads(self._chunk + chunk, loaded[-1], left=left)
 
     def _half_reads(self, half: int) -> list[Issue]:
-        """Reads of staged scales, of the first or second half of a chunk."""
+        """Return the reads of staged scales: half 0 or 1 of the chunk whose scales LDS has."""
         into = self._held.staged_scales[-1]
 
         def read(tile: int) -> None:
@@ -287,7 +311,7 @@ class _Chunk:
         return [partial(read, tile) for tile in range(self._pipe.tiles[1])]
 
     def _next_scales(self, k_step: int) -> list[InterleavedWork]:
-        """What this k-step does for the scales of the k-steps to come."""
+        """Return what a k-step of the chunk issues for the scales of later k-steps."""
         held = self._held
         works: list[InterleavedWork] = []
         if k_step % K_STEPS == 0:
@@ -321,7 +345,11 @@ def _issue(issues: Sequence[Issue]) -> None:
 def _parted(
     issues: Sequence[Issue], pace: float, cut: float
 ) -> tuple[list[InterleavedWork], list[InterleavedWork]]:
-    """Loads spread over the part `pace` of a stage: those before a cut of it, and those after."""
+    """Spread loads over a part of a stage's time. Returns those before `cut` and those after it.
+
+    `pace`: share of the time of a stage, from the first load on; `cut`: another share of it, where
+    the barrier is. The places of the loads are shares of the part before or after `cut`.
+    """
     before, behind = [], []
     for number, issue in enumerate(issues):
         at = (number + 0.5) / len(issues) * pace
@@ -335,7 +363,7 @@ def _parted(
 def _share(
     kind: Kind, issues: Sequence[Issue], k_step: int, k_steps: tuple[int, ...]
 ) -> list[InterleavedWork]:
-    """The part that one of some k-steps has of their work."""
+    """Return what `k_step` issues of work that is divided among `k_steps`."""
     each = -(-len(issues) // len(k_steps))
     start = each * k_steps.index(k_step)
     return evenly(kind, issues[start : start + each], 0.1, 1.0)

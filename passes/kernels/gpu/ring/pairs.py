@@ -1,7 +1,8 @@
-"""Floats and packed sides as bf16 or f16, two elements at a time, for who places each instruction.
+"""Packed elements decoded to bf16 or f16, and floats split into bf16, two elements at a time.
 
-What is decoded is what decode.py makes: integers and elements of 8 bits and fewer under a power of
-two, elements of 4 bits under E4M3. What is split is the sum of its parts, as in floats.py.
+A main loop can then place each instruction among its products. Decoding gives the same values as
+decode.py: integers and elements of 8 bits and fewer under a power of two, elements of 4 bits
+under E4M3. The parts of a split float add up to it, as in floats.py.
 """
 
 from __future__ import annotations
@@ -46,20 +47,20 @@ from mxc.passes.kernels.vectors import (
     upper_halves,
 )
 
-#: Pairs of a fragment.
+#: Pairs of elements in a fragment.
 PAIRS = FRAGMENT // 2
 #: The largest f32, and the bits of a NaN.
 _LARGEST, _NAN = float(np.finfo(np.float32).max), 0x7FC00000
-#: Bits of a float that are those of a bf16.
+#: Mask of the bits of an f32 that a bf16 has.
 _HIGH = -0x10000
 
 
 @dataclass(frozen=True)
 class PairDecoder:
-    """Blocks of a format as floats of a type.
+    """Decodes blocks of a format to floats of the type `register`.
 
-    `factor` of a block is the f32 whose exponent is its scale, nothing else of which counts; of
-    nvfp4 its two scales as floats. f32 scales multiply sums: here it is one.
+    The `factor` of a block is an f32 of which only the exponent counts, which is its E8M0 scale; of
+    nvfp4, its two scales as f32 [2]. f32 scales multiply sums instead, so the factor is one.
     """
 
     format: BlockFormat
@@ -67,17 +68,17 @@ class PairDecoder:
 
     @property
     def element(self) -> ElementFormat:
-        """What is decoded."""
+        """The format of the elements that are decoded."""
         return self.format.element
 
     @property
     def whole(self) -> bool:
-        """Whether an instruction decodes a whole block."""
+        """Whether one instruction decodes a whole block, not a pair: elements of 6 bits."""
         return self.element.bits == 6
 
     @property
     def instructions(self) -> int:
-        """For a pair, or for a whole block."""
+        """Vector instructions that decode a pair, or a whole block (`whole`)."""
         if self.format.scale == E4M3:
             return 3
         if self.element.exponent:
@@ -87,15 +88,16 @@ class PairDecoder:
 
     @property
     def instructions_of_word(self) -> int:
-        """For all pairs of a word: integers of 4 bits at odd places are moved to even ones."""
+        """Further vector instructions for each i32 of packed elements: 4-bit integers at odd places
+        are shifted to even ones, all at once."""
         return int(not self.element.exponent and self.element.bits == 4)
 
     def factor(self, scales: ir.Value) -> ir.Value:
-        """That of a block, from what RowScales has of it."""
+        """Return the factor of a block from its `scales`, as `RowScales.factor` returns them."""
         return float_factors(scales) if self.format.scale == E4M3 else scales
 
     def block(self, block: ir.Value, factor: ir.Value) -> list[ir.Value]:
-        """The fragments of a whole block, i8."""
+        """Decode a whole block, i8 [n], to its fragments."""
         if self.whole:
             words = bitcast(block, i32(), BLOCK * 6 // 32)
             return sixes(words, factor, self.element, self.register)
@@ -105,7 +107,7 @@ class PairDecoder:
         ]
 
     def pair(self, block: ir.Value, factor: ir.Value, number: int) -> ir.Value:
-        """Elements 2 number and the next one of a block of i8, floats [2]."""
+        """Decode elements 2 * `number` and the next one of a block, i8 [n], to floats [2]."""
         kind = ir.Type.parse(self.register)
         bits = self.element.bits
         if not self.element.exponent and self.format.scale == E8M0:
@@ -118,15 +120,19 @@ class PairDecoder:
         if self.format.scale != E4M3:
             return extended_pair(word, factor, self.element, kind, place)
         own = vector.extract(factor, [], [2 * number // self.format.block])
-        # Else LLVM would multiply all pairs of a fragment at the end.
+        # Without the pin LLVM would do the products of all pairs at the end of a fragment.
         (found,) = pinned([pair_by_float(word, own, place, self.register)])
         return found
 
 
 @dataclass
 class DecodedTile:
-    """Elements of a tile in a stage: i8 as they are packed and their factor until all is decoded;
-    fragments by number; pairs of the one that is being decoded."""
+    """A lane's elements of a tile in a stage, while they are decoded.
+
+    `block`, `factor`: packed elements, i8 [n], and their factor, None after one instruction has
+    decoded all; `known`: decoded fragments, by their number; `pairs`: decoded pairs of the fragment
+    that is being decoded.
+    """
 
     block: ir.Value | None
     factor: ir.Value | None
@@ -136,7 +142,7 @@ class DecodedTile:
 
 @dataclass(frozen=True)
 class PackedSide:
-    """A side that is decoded: elements in LDS, scales, and what decodes them."""
+    """A side that is read from LDS and decoded: its elements, its scales, and its decoder."""
 
     side: StagedSide
     scales: RowScales
@@ -144,13 +150,14 @@ class PackedSide:
 
     @property
     def reads(self) -> int:
-        """Reads of LDS for a block."""
+        """Reads of LDS for a lane's block."""
         return len(self.side.layout.new_pieces(0))
 
     def read(self, tile: int, slot: ir.Value, words: list[ir.Value], k_step: int) -> DecodedTile:
-        """A lane's elements of a tile in the slot of a stage, an i32, and their factor.
+        """Read a lane's packed elements of a tile, and make their factor.
 
-        `words`: the scales of the tile; `k_step`: which of four it is.
+        `slot`: LDS offset of the stage, i32; `words`: scales of the tile for four k-steps, from
+        `RowScales.words`; `k_step`: which of the four it is.
         """
         found = {
             (tile, piece): self.side.read(tile, piece, long(slot))
@@ -160,7 +167,7 @@ class PackedSide:
         return DecodedTile(packed(self.side.layout, found, tile, 0), factor)
 
     def decode(self, own: DecodedTile) -> None:
-        """Decode the whole block, where an instruction does that; else the first fragment."""
+        """Decode the whole block if one instruction does that, else its first fragment."""
         assert own.block is not None
         assert own.factor is not None
         fragments = self.decoder.block(self.side.block(own.block), own.factor)
@@ -173,7 +180,11 @@ class PackedSide:
     def decodes(
         self, known: dict[int, DecodedTile], keys: Sequence[int], part: int
     ) -> list[Callable[[], None]]:
-        """What makes a part of the tiles of these keys, which are read before any of it."""
+        """Return the work that decodes a fragment of some tiles: for each pair, or each block.
+
+        `known`: has the tiles when the work is issued; `keys`: of the tiles in it; `part`: number
+        of the fragment. Whole blocks are decoded with part 0.
+        """
 
         def whole(key: int) -> None:
             self.decode(known[key])
@@ -193,7 +204,8 @@ class PackedSide:
 
 
 def _integers(part: ir.Value, factor: ir.Value, kind: ir.Type) -> ir.Value:
-    """mxint8: an integer of 8 bits is a bf16 as it is, and a power of two moves its exponent."""
+    """Decode 8-bit integers of mxint8, i8 [n]: each is exact in bf16, and the scale, a power of
+    two, moves its exponent."""
     unit = _exact(factor) * (2.0**-6)
     count = lanes_of(part)
     wide = arith.sitofp(of(f32(), count), part)
@@ -202,7 +214,7 @@ def _integers(part: ir.Value, factor: ir.Value, kind: ir.Type) -> ir.Value:
 
 
 def _exact(factor: ir.Value) -> ir.Value:
-    """What an exponent stands for: 255 for NaN, and 0 for 2^-127, which is subnormal."""
+    """Return the exact f32 of a factor's exponent: 255 is NaN, 0 is 2^-127, which is subnormal."""
     bits = arith.bitcast(i32(), factor)
     least = arith.maxsi(bits, i32_of(1 << (MANTISSA - 1)))
     none = equal(bits, NAN_BYTE << MANTISSA)
@@ -210,14 +222,14 @@ def _exact(factor: ir.Value) -> ir.Value:
 
 
 def steps_of(kind: FloatBlocks | ScaledBlocks, register: Register) -> tuple[int, ...]:
-    """Number of instructions of each step of `splitting` a pair; none where nothing is split."""
+    """Return the number of instructions in each step of `splitting`; empty if nothing is split."""
     if isinstance(kind, ScaledBlocks) or kind.memory == register:
         return ()
     return (1,) if kind.rounded else {"f16": (7, 4), "f32": (6, 5, 4)}[kind.memory]
 
 
 def split(kind: FloatBlocks, pieces: Sequence[ir.Value]) -> list[ir.Value]:
-    """A fragment of floats, in one vector or two, as the bf16 [8] that add up to it."""
+    """Split a fragment of floats, in one vector or two, into the bf16 [8] that add up to it."""
     if kind.memory == "bf16":
         return list(pieces)
     found: list[list[ir.Value]] = [[] for _ in range(PAIRS)]
@@ -228,17 +240,19 @@ def split(kind: FloatBlocks, pieces: Sequence[ir.Value]) -> list[ir.Value]:
 
 
 def pair_of(pieces: Sequence[ir.Value], number: int) -> ir.Value:
-    """Elements 2 number and the next one of a fragment."""
+    """Return elements 2 * `number` and the next one of a fragment in one vector or two."""
     each = FRAGMENT // len(pieces)
     piece, at = divmod(2 * number, each)
     return part_of(pieces[piece], at, 2)
 
 
 def splitting(kind: FloatBlocks, pair: ir.Value, parts: list[ir.Value]) -> Iterator[None]:
-    """Split a pair of f16 or f32 into `parts`, bf16 [2], in steps of few instructions.
+    """Split a pair of f16 or f32 into bf16 [2] that add up to it, which are appended to `parts`.
 
-    Each part is cut off, and what is left of it is exact. Infinities are their own first part; of
-    them what the largest number leaves is the next one, which has the same sign: so they stay.
+    The generator builds a step of few instructions at a time: see `steps_of`. Each part is cut off,
+    not rounded, so the rest is exact. An infinity is its own first part. Its other parts are those
+    of the largest number, which have the same sign, so the sum stays infinite. If `kind` is
+    rounded, there is one part, which is rounded.
     """
     if kind.rounded:
         parts.append(arith.truncf(of(ir.BF16Type.get(), 2), pair))
@@ -259,17 +273,17 @@ def splitting(kind: FloatBlocks, pair: ir.Value, parts: list[ir.Value]) -> Itera
 
 
 def _finite(pair: ir.Value) -> ir.Value:
-    """What is infinite as the largest number; so is what is NaN, or the smallest."""
+    """Replace infinities by the largest number of their sign, and NaN by one of these: f32 [2]."""
     low, high = (constant(x, f32()) for x in (-_LARGEST, _LARGEST))
     found = [rocdl.fmed3(f32(), vector.extract(pair, [], [at]), low, high) for at in range(2)]
     return vector.from_elements(of(f32(), 2), found)
 
 
 def _quiet(pair: ir.Value) -> ir.Value:
-    """Floats of which NaN are so by the first bit of their fraction, not by one that is cut off."""
+    """Make NaN quiet, so that they remain NaN if lower bits of their fraction are cut off."""
     return intrinsic("llvm.canonicalize", [pair], pair.type).result
 
 
 def _high(pair: ir.Value) -> ir.Value:
-    """f32 without the bits that a bf16 has not."""
+    """Return f32 [2] with the bits cleared that a bf16 does not have."""
     return bitcast(bitcast(pair, i32(), 2) & _HIGH, f32(), 2)

@@ -1,6 +1,7 @@
-"""The pipeline of a ring of scaled sides: what a stage multiplies, and how early it is loaded.
+"""The software pipeline of a ring of scaled sides: the order of products, and how early operands
+are loaded and read.
 
-All of it follows from the schedule and the layouts of both sides; mainloop.py builds it.
+All of it follows from the schedule and the layouts of both sides; mainloop.py builds the code.
 """
 
 from __future__ import annotations
@@ -17,25 +18,27 @@ from mxc.targets.amd import GFX950
 
 #: Accumulation registers of a wave that is alone on its SIMD.
 ACCUMULATORS = 256
-#: Share of the path to memory that loads may take: with more of it waves would wait for each other.
+#: Share of a unit's bandwidth to memory that loads may take. With more, waves would wait for each
+#: other.
 _PATH = 0.9
-#: Latencies of memory that what goes straight to registers has time for; pieces that it may have
-#: there beside all sums, and registers of one.
+#: Time from a load of the direct side until its use, in memory latencies.
 _DIRECT_LATENCIES = 2.5
+#: Pieces of the direct side that a lane may hold beside sums in all accumulation registers, and
+#: registers of a piece.
 _DIRECT_PIECES, _PIECE_REGISTERS = 12, 4
-#: Products that are issued later than even reading wants, right before waiting for other waves: the
-#: matrix cores have them to do then.
+#: Products by which the barrier of a stage comes later than an even use of LDS wants: the matrix
+#: core works on them while the wave waits.
 _BEFORE = 3
-#: Clocks from reading a piece to its use, or more.
+#: Clocks from a read of a piece from LDS until its use, at least.
 _READ_CLOCKS = 384
 
 
 @dataclass(frozen=True)
 class RingPipeline:
-    """The pipeline of a wave: one side goes straight to registers, the other through LDS.
+    """The pipeline of a wave: one side goes straight to registers, the other one through LDS.
 
-    `direct`, `staged`: their layouts, of as many k-steps and blocks a stage; `swapped`: the direct
-    side is rhs.
+    `direct`, `staged`: their layouts, with the same k-steps and blocks per stage; `swapped`:
+    whether the direct side is rhs.
     """
 
     schedule: GpuSchedule
@@ -51,42 +54,44 @@ class RingPipeline:
 
     @property
     def blocks(self) -> int:
-        """Blocks of a row."""
+        """Blocks of a row along all of K."""
         return self.staged.kind.blocks
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of LDS that a stage takes."""
+        """Bytes of LDS for the elements of a stage."""
         return self.staged.bytes
 
     @property
     def clocks(self) -> int:
-        """Clocks of a matrix core for an instruction."""
+        """Clocks for which an instruction occupies the matrix core: twice as many if a side has
+        8-bit elements."""
         eight = 8 in (self.direct.kind.bits, self.staged.kind.bits)
         return int(INSTRUCTION.clocks) * (2 if eight else 1)
 
     @property
     def stage_clocks(self) -> int:
-        """Clocks of the matrix cores for a stage."""
+        """Clocks of a matrix core for all products of a wave in a stage."""
         return len(self.order) * self.clocks
 
     @property
     def chunk_stages(self) -> int:
-        """Stages of a whole chunk."""
+        """Stages of a chunk."""
         return CHUNK_K_STEPS // self.schedule.k_steps
 
     @property
     def chunks(self) -> int:
-        """In all."""
+        """Chunks of K, of which the last may be partial."""
         return -(-self.blocks // CHUNK)
 
     @property
     def pieces_ahead(self) -> int:
-        """How many pieces of the direct side are asked for before they are used.
+        """How many pieces of the direct side are loaded ahead of the one that is used.
 
-        As many as cover some latencies, if there are registers for them; of a whole stage at least.
+        As many as cover `_DIRECT_LATENCIES`, if there are registers for them, and no more stages
+        ahead than the staged side; at least the pieces of a stage.
         """
-        # Until the first of a stage is used, all of them may have to be there.
+        # One stage more: when its first piece is used, all of its pieces may be needed.
         stages = _DIRECT_LATENCIES * GFX950.rates.memory_latency / self.stage_clocks + 1
         stages = min(stages, self.schedule.stages - 1)
         free = ACCUMULATORS - math.prod(self.tiles) * INSTRUCTION.totals
@@ -95,25 +100,27 @@ class RingPipeline:
 
     @property
     def together(self) -> int:
-        """Chunks of a round of the loop, and those by which staged scales are asked for early.
+        """Chunks of an iteration of the loop; also how many chunks ahead staged scales are loaded.
 
-        What is still there when the same of the next round comes would be moved, and waited for.
+        An iteration takes longer than a piece of the direct side is held. Else a lane would have to
+        hold the same piece for two iterations, and copy one, which waits for its load.
         """
         stages = -(-self.pieces_ahead // len(self.pieces)) + 1
         return -(-stages * self.schedule.k_steps // CHUNK_K_STEPS)
 
     @property
     def halves_ahead(self) -> int:
-        """How many halves of a chunk direct scales are asked for before they are used."""
+        """How many halves of a chunk ahead the scales of the direct side are loaded."""
         half = K_STEPS * self.stage_clocks / self.schedule.k_steps
         wanted = math.ceil(LATENCIES * GFX950.rates.memory_latency / half)
         return min(wanted, self.together * HALVES - 1)
 
     @property
     def pace(self) -> float:
-        """The part of a stage in which the loads of another are issued.
+        """Share of a stage's time over which the loads to LDS of a later stage are spread.
 
-        All of it, if memory has time to answer then; else as little as the path to memory needs.
+        All of it, if that leaves `LATENCIES` for memory to answer. Else less, but at least what the
+        bandwidth to memory needs for these bytes.
         """
         rates, stage = GFX950.rates, self.stage_clocks
         direct = self.direct.rows * self.direct.row_bytes
@@ -123,7 +130,7 @@ class RingPipeline:
 
     @property
     def plain(self) -> int:
-        """Chunks in which all that is loaded ahead is there, and whole."""
+        """How many of the first chunks load ahead only whole stages, halves and chunks of K."""
         ahead = max(self.schedule.stages, -(-self.pieces_ahead // len(self.pieces)))
         stages = self.blocks // self.staged.blocks - ahead
         halves = self.blocks // HALF - self.halves_ahead
@@ -132,10 +139,10 @@ class RingPipeline:
 
     @cached_property
     def order(self) -> list[tuple[int, int, int]]:
-        """K-step, tile of the direct side and of the staged side, in the order of a stage.
+        """The products of a stage in their order: k-step, direct tile, staged tile.
 
-        A staged tile meets all direct ones, in a k-step or, if these share pieces, in all k-steps:
-        then it is done with.
+        A staged tile is multiplied by all direct ones before the next staged tile: in one k-step,
+        or, if k-steps share pieces of it, in all k-steps of the stage.
         """
         direct, staged = (range(tiles) for tiles in self.tiles)
         parts = range(self.schedule.k_steps)
@@ -145,32 +152,33 @@ class RingPipeline:
 
     @cached_property
     def pieces(self) -> list[Key]:
-        """What a stage has of the direct side, in the order in which it is used."""
+        """Pieces of the direct side in a stage, in the order of their first use."""
         slices = self.direct.slices
         used = [(own, one.piece) for part, own, _ in self.order for one in slices[part]]
         return list(dict.fromkeys(used))
 
     @cached_property
     def reads(self) -> list[Key]:
-        """What a stage reads from LDS, in the order in which it is used."""
+        """Pieces that a stage reads from LDS, in the order of their first use."""
         return self._reads(len(self.order))
 
     def _reads(self, products: int) -> list[Key]:
+        """Return the pieces that the first `products` products of a stage read from LDS."""
         slices, first = self.staged.slices, self.order[:products]
         used = [(tile, one.piece) for part, _, tile in first for one in slices[part]]
         return list(dict.fromkeys(used))
 
     @cached_property
     def early(self) -> int:
-        """How many of them are read while the stage before is multiplied."""
+        """How many of `reads` are issued in the stage before: those used within _READ_CLOCKS."""
         return len(self._reads(math.ceil(_READ_CLOCKS / self.clocks)))
 
     @cached_property
     def cut(self) -> int:
-        """Products of a stage before the barrier after which the next stage is read.
+        """How many products of a stage come before its barrier; the next stage is read after it.
 
-        So that LDS works evenly: before it what is read late of this stage, after it what is read
-        early of the next, and loads arrive.
+        LDS is to be as busy before the barrier, with the other reads of this stage, as after it,
+        with the early reads of the next one; the loads to LDS that are issued meanwhile count too.
         """
         reads, early, loads = len(self.reads), self.early, self.staged.loads
         count, pace = len(self.order), self.pace

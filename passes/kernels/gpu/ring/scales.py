@@ -1,8 +1,10 @@
-"""Scales of a ring on their way from memory to the lanes that need them.
+"""E8M0 and E4M3 scales of a ring: how they come from memory to the lanes that need them.
 
-Those of a scaled side are taken for a *chunk* or half of one, 16 blocks of a row or 8: by way of
-LDS where its elements go that way (StagedScales), else straight to registers (DirectScales). Those
-of elements that are decoded go straight to the lanes that decode them (RowScales).
+    StagedScales    of a side that goes through LDS: through LDS, a chunk at once
+    DirectScales    of a side that goes straight to registers: likewise, half a chunk at once
+    RowScales       of a side that each wave decodes: straight to registers, four k-steps at once
+
+A *chunk* is 16 blocks of each row.
 """
 
 from __future__ import annotations
@@ -34,44 +36,51 @@ from mxc.passes.kernels.vectors import (
     splat,
 )
 
-#: Blocks of a chunk, and k-steps.
+#: Blocks of a row in a chunk, whose scales are 16 bytes, and k-steps of a chunk.
 CHUNK = 16
 CHUNK_K_STEPS = CHUNK // INSTRUCTION.groups
-#: Halves of a chunk, and its blocks: the k-steps of a dword.
+#: Halves of a chunk, and blocks of a row in a half. A half has the k-steps of a dword of scales.
 HALVES = CHUNK_K_STEPS // K_STEPS
 HALF = CHUNK // HALVES
-#: Bytes between the groups of staged scales, which are read together: half of the banks.
+#: Padding in bytes between the staged scales of the two lane groups: half of the LDS banks, because
+#: both are read together.
 _APART = 128
-#: Blocks whose scales a RowScales loads at once.
+#: Blocks of a row whose scales RowScales loads at once: those of four k-steps.
 AT_ONCE = K_STEPS * INSTRUCTION.groups
-#: Bits of an f32 that are its exponent, of which the first is this.
+#: Mask of the exponent of an f32, and its lowest bit.
 _EXPONENT, _FIRST = 0x7F800000, 23
 
 
 def scale_bytes(rows: int, waves: int) -> int:
-    """Bytes of LDS for so many rows: whole waves load them."""
+    """Return the bytes of LDS for the staged scales of a chunk of `rows` rows.
+
+    `waves`: waves that load them; all of their lanes load as many rows.
+    """
     return _loads(rows, waves) * waves * LANES * CHUNK + (INSTRUCTION.groups - 1) * _APART
 
 
 def _loads(rows: int, waves: int) -> int:
+    """Return how many rows each lane loads the scales of."""
     return -(-rows // (waves * LANES))
 
 
 class StagedScales:
-    """Scales of a StagedSide for one lane: `buffer` in memory, from `start` on of the LDS `memory`.
+    """Scales of a StagedSide, for one lane.
 
-    A chunk of a row is 16 bytes. Each row's are loaded once for a workgroup, to registers: what
-    lies past the end of a row is another row's and may be NaN, and is made zero there. Then they go
-    to LDS, to dwords of four k-steps, row after row of each lane group:
+    The scales of a chunk are 16 bytes of each row. They are loaded once for a workgroup, to
+    registers. What lies past the end of a row belongs to another row and may be NaN; it is set to
+    zero there. Then they are written to LDS, as dwords of four k-steps, row after row for each lane
+    group (here without the padding, `_APART`):
 
         scale of k-step t, group g, row r:    byte t % 4 of the dword (2 g + t / 4) rows + r
 
-    The blocks of a group in a stage follow each other: two bytes, one half of a register, which is
-    stored as it is (ds_write_b16, ds_write_b16_d16_hi): no byte is moved. A lane reads the dwords
-    of its row and group; op_sel chooses.
+    The blocks of a group in a stage are consecutive. Their two scales are half a register, which is
+    stored as it is (ds_write_b16, ds_write_b16_d16_hi), so no byte is moved. A lane reads the
+    dwords of its row and group; op_sel selects a byte.
 
-    `row_of`: the row in memory of a row of the workgroup's tile; `first`: the first row of this
-    wave's tiles.
+    `buffer`: the scales in memory; `memory`: LDS; `start`: the first of its bytes for the scales;
+    `first`: the first row of this wave's tiles; `row_of`: returns the row in memory of a row of the
+    workgroup's tile.
     """
 
     def __init__(
@@ -84,7 +93,7 @@ class StagedScales:
         first: ir.Value,
         row_of: Callable[[ir.Value], ir.Value],
     ) -> None:
-        """At the insertion point: what is the same in all chunks."""
+        """Compute what is the same in all chunks, at the insertion point."""
         self._layout, self._kind = layout, layout.scaled
         self._buffer, self._memory = buffer, memory
         rows, waves = layout.rows, layout.waves
@@ -105,7 +114,10 @@ class StagedScales:
     def loads(
         self, chunk: ir.Value, into: list[ir.Value], *, left: int | None
     ) -> list[Callable[[], None]]:
-        """Load this lane's rows' scales of a chunk. `left`: blocks that a row has, if not all."""
+        """Return the loads of a chunk's scales, of the rows that this lane loads, `into` a list.
+
+        `left`: blocks of the chunk that rows have, None if all.
+        """
         size = self._size(left)
         at = chunk * CHUNK if left is None else index(self._kind.blocks - size)
         shared = self._kind.shared
@@ -118,7 +130,8 @@ class StagedScales:
         return [partial(load, offset) for offset in self._offsets]
 
     def writes(self, loaded: list[ir.Value], *, left: int | None) -> list[Callable[[], None]]:
-        """Put what was loaded into LDS; blocks that are not there have the least scale."""
+        """Return the writes to LDS of what `loads` loaded. Blocks past the end of a row get the
+        least scale, 2^-127."""
         k_steps = self._layout.k_steps
 
         def write(number: int, group: int, k_step: int) -> None:
@@ -127,7 +140,7 @@ class StagedScales:
             if shared > 1:
                 words, rest = divmod(lanes_of(scales), 4)
                 if words > 1 and not rest:
-                    # Else LLVM would take bytes out of them where they are loaded, and wait there.
+                    # Else LLVM would extract bytes right behind the load, and wait there.
                     (scales,) = pinned([bitcast(scales, i32(), words)])
                     scales = bitcast(scales, i8(), 4 * words)
                 scales = vector.shuffle(scales, scales, [at // shared for at in range(size)])
@@ -143,7 +156,7 @@ class StagedScales:
             at += group * self._group_bytes + word * self._word_bytes
             vector.store(own, self._memory, [self._into + at], alignment=k_steps)
 
-        # The halves of a dword are not stored one after the other: LLVM would join them.
+        # In this order no two halves of a dword are adjacent stores, which LLVM would merge.
         return [
             partial(write, number, group, k_step)
             for first in range(0, K_STEPS, k_steps)
@@ -153,48 +166,54 @@ class StagedScales:
         ]
 
     def _size(self, left: int | None) -> int:
-        """Blocks whose scales are loaded. What the row has not would be the next row's: dwords that
-        end with the row are read, or all of a row that is shorter."""
+        """Return the number of blocks of a row whose scales are loaded.
+
+        If K ends within the chunk, these are the last blocks of the row, in whole dwords, or all
+        blocks of a shorter row: what follows belongs to the next row.
+        """
         return CHUNK if left is None else min(-(-left // K_STEPS) * K_STEPS, self._kind.blocks)
 
     @staticmethod
     def _pair(scales: ir.Value, first: int) -> ir.Value:
-        """Two bytes as one number, so that LLVM does not take them apart."""
+        """Return scales `first` and `first` + 1, i8 [2], so that LLVM does not separate them."""
         kind = ir.IntegerType.get_signless(16)
         pairs = bitcast(scales, kind, CHUNK // 2)
         return bitcast(part_of(pairs, first // 2, 1), i8(), 2)
 
     def read(self, tile: int, half: int) -> ir.Value:
-        """The scales of this lane's row of a tile, for its group and a half of the chunk."""
+        """Read the scales of this lane's row of a tile, for its group and a half of the chunk: i8
+        [4]."""
         at = self._from + (tile * INSTRUCTION.rows * K_STEPS + half * self._word_bytes)
         return vector.load(of(i8(), K_STEPS), self._memory, [at], alignment=K_STEPS)
 
     def word(self, scales: ir.Value, k_step: int) -> tuple[ir.Value, int]:
-        """Four scales, and which of them a k-step of the half takes."""
+        """Return four scales, f8E8M0FNU [4], and which of them op_sel selects for a k-step."""
         return bitcast(scales, ir.Float8E8M0FNUType.get(), K_STEPS), k_step
 
 
 class DirectScales:
-    """Scales of a DirectSide for one lane: `rows` has its row of each tile.
+    """Scales of a DirectSide, for one lane. `rows`: this lane's row of each tile, in memory.
 
-    Group g wants those that lie g k-steps of a stage after those of group 0: for one k-step a stage
-    every other byte, for two k-steps two bytes of four. Loads of group 1 begin as much later, so
-    that all lanes find theirs at the same places, op_sel selects them, and no lane moves a byte:
+    With s k-steps in a stage, the scales of group g lie g * s bytes after those of group 0. Each
+    group wants every other byte of a row if s is 1, and two bytes of four if it is 2. The loads of
+    group 1 begin s bytes later than those of group 0. So all lanes have their scales at the same
+    places of what they loaded, op_sel selects them, and no lane moves a byte:
 
-        byte of the load = byte of group 0 in the half + k-steps
-        load             = from half - k-steps + g k-steps on
+        first byte of a load     first byte of the half - s + g * s
+        place of a scale in it   place of group 0's scale in the half + s
 
-    A load begins early rather than late, so as not to end past the last row. Where several blocks
-    share a scale, the bytes of a half are as many times fewer, and so is what lies between groups.
+    Loads of group 0 begin s bytes before the half. If those of group 1 began s bytes within it
+    instead, they could end past the last row. If several blocks share a scale, the bytes of a half
+    are as many times fewer, and so are the s bytes between groups.
     """
 
     def __init__(
         self, layout: StageLayout, lane: Lane, buffer: ir.Value, rows: list[ir.Value]
     ) -> None:
-        """At the insertion point: what is the same in all halves."""
+        """Compute what is the same in all halves, at the insertion point."""
         self._layout, self._buffer = layout, buffer
         self._own, self._shared = lane.group * layout.k_steps, layout.scaled.shared
-        #: Scales of a half, and those between the groups.
+        #: Scales of a row in a half, and scales between those of the two groups.
         self._count, self._apart = max(1, HALF // self._shared), layout.k_steps // self._shared
         self._later = lane.group * self._apart + -self._apart
         self._starts = [row * (layout.kind.blocks // self._shared) for row in rows]
@@ -202,7 +221,11 @@ class DirectScales:
     def loads(
         self, half: ir.Value, into: list[ir.Value], *, left: int | None
     ) -> list[Callable[[], None]]:
-        """Load a half that is not the first one of all; or, with `left`, the first blocks of it."""
+        """Return the loads of a half's scales, for each tile, `into` a list.
+
+        `left`: if not None, only the scales of the first `left` blocks of the half are loaded. The
+        first half of a row needs it, because other loads begin before the half.
+        """
         if left is None:
             return [partial(self._load, start, half, into) for start in self._starts]
         return [partial(self._load_some, start, half, into, left) for start in self._starts]
@@ -212,8 +235,10 @@ class DirectScales:
         into.append(vector.load(of(i8(), self._count), self._buffer, [at]))
 
     def _load_some(self, start: ir.Value, half: ir.Value, into: list[ir.Value], left: int) -> None:
-        """One by one, the least scale for blocks that are not there. Blocks that share a scale are
-        there together: a row ends with a whole one."""
+        """Load scales one by one; blocks past the end of the row get the least scale, 2^-127.
+
+        Blocks that share a scale all lie within the row, or none.
+        """
         scales = [constant(0, i8())] * self._count
         for k_step in range(K_STEPS):
             own = self._own + self._layout.block(k_step, 0)
@@ -224,11 +249,11 @@ class DirectScales:
         into.append(vector.from_elements(of(i8(), self._count), scales))
 
     def _byte(self, k_step: int) -> int:
-        """The byte of a half where a k-step finds its scale."""
+        """Return the byte of a loaded half that is the scale of a k-step of it."""
         return self._layout.block(k_step, 0) // self._shared + self._apart
 
     def word(self, scales: ir.Value, k_step: int) -> tuple[ir.Value, int]:
-        """Four scales, and which of them a k-step of the half takes."""
+        """Return four scales, f8E8M0FNU [4], and which of them op_sel selects for a k-step."""
         word, chosen = divmod(self._byte(k_step), K_STEPS)
         kind = ir.Float8E8M0FNUType.get()
         if self._count < K_STEPS:
@@ -239,16 +264,19 @@ class DirectScales:
 
 
 class RowScales:
-    """Scales of `tiles` tiles of a decoded side for one lane: see StagedSide.
+    """Scales of a side that each wave decodes, for one lane.
 
-    A lane needs those of a block for each of its tiles in a k-step. Those of eight blocks of a row,
-    four k-steps, are loaded at once, some k-steps ahead: too few bytes for LDS to help. Lane group
-    g has block 2 t + g in step t:
+    In a k-step a lane needs the scales of one block for each of its tiles. The scales of eight
+    blocks of a row, which are four k-steps, are loaded at once, some k-steps ahead. They are too
+    few bytes for LDS to help. Lane group g has block 2 t + g in k-step t, and `words` shifts what
+    was loaded so that its scales have these places:
 
-        one scale a block    8 bytes, shifted so that this is byte 0 or 2 of word t / 2
-        two                  words of 4 bytes, shifted so that these are the lower half of word t
+        one scale per block    of 8 bytes, two words: byte 0 or 2 of word t / 2
+        two                    of four words, one for each k-step: the lower half of word t
 
-    Rows have AT_ONCE blocks or more; of two scales each, an even number of blocks.
+    A row must have at least AT_ONCE blocks, and an even number of them if blocks have two scales.
+
+    `buffer`, `first`, `row_of`: as of StagedScales; `tiles`: tiles of the wave.
     """
 
     def __init__(
@@ -260,7 +288,7 @@ class RowScales:
         first: ir.Value,
         row_of: Callable[[ir.Value], ir.Value],
     ) -> None:
-        """At the insertion point: what is the same in all k-steps."""
+        """Compute what is the same in all k-steps, at the insertion point."""
         self._buffer, self._blocks, self._each = buffer, kind.blocks, kind.scales
         own = first + lane.row
         self._offsets = [
@@ -271,13 +299,14 @@ class RowScales:
 
     @property
     def loads(self) -> int:
-        """Loads for a tile."""
+        """Loads of a tile's scales for four k-steps."""
         return 1 if self._each == 1 else AT_ONCE // INSTRUCTION.groups
 
     def load(self, tile: int, four: ir.Value) -> list[ir.Value]:
-        """Scales of a tile for four k-steps, after `four` such groups, as they are in memory.
+        """Load the scales of a tile for k-steps 4 * `four` to 4 * `four` + 3, i8 [n] of each load.
 
-        The last ones end with the row: what is after it is the next row's, and may be NaN.
+        Loads that would go past the end of the row end with it instead: what follows belongs to the
+        next row and may be NaN.
         """
         size = AT_ONCE // self.loads
         kind = of(i8(), size * self._each)
@@ -288,9 +317,12 @@ class RowScales:
         return [vector.load(kind, self._buffer, [self._offsets[tile] + at]) for at in starts]
 
     def words(self, loaded: list[ir.Value], four: ir.Value) -> list[ir.Value]:
-        """The same for this lane's group, as words. One scale a block that a row has not is 0."""
+        """Return what `load` returned as i32 words in which this group's scales have their places.
+
+        With one scale per block, that of a block past the end of the row is 0.
+        """
         if self._each > 1:
-            # The elements of a block that a row has not are zero, under a scale of this row.
+            # Blocks past the end get a scale of this row; their elements are zero.
             return [_word(each) >> self._group for each in loaded]
         i64 = ir.IntegerType.get_signless(64)
         start = four * AT_ONCE
@@ -303,8 +335,11 @@ class RowScales:
         return [vector.extract(halves, [], [at]) >> self._group for at in range(2)]
 
     def factor(self, words: list[ir.Value], k_step: int) -> ir.Value:
-        """The scale for a k-step of four, as the exponent of an f32: 0 is 2^-127, 255 is NaN; or
-        the two scales, in the lower half of an i32."""
+        """Return the scale of one of the four k-steps, from the `words` of a tile.
+
+        One scale: an f32 with its exponent (0 is 2^-127, 255 is NaN); two: an i32 with both in its
+        lower half.
+        """
         if self._each > 1:
             return words[k_step]
         moved = words[k_step // 2] << _FIRST - k_step % 2 * 16
@@ -312,5 +347,5 @@ class RowScales:
 
 
 def _word(scales: ir.Value) -> ir.Value:
-    """i8 [4] as an i32."""
+    """Return i8 [4] as an i32."""
     return vector.extract(bitcast(scales, i32(), 1), [], [0])

@@ -1,17 +1,17 @@
-"""Workgroups that share K: each has the sums of a part of it, and the last one adds these up.
+"""Split-K between workgroups: each sums a part of K, and the last wave to finish adds the parts up.
 
-Few tiles of the result leave units without work, or are small, so that each unit reads all rows of
-lhs for few columns. So a tile may have several workgroups, each for an equal part of K, a *split*.
-Row r of [rows, K] is then rows S r .. S r + S - 1 of [S rows, K / S], in the same memory, and split
-s multiplies every row S r + s. At its end each wave leaves its sums in memory:
+If the result has few tiles, compute units have no work, or tiles are so small that each unit reads
+all rows of lhs for few columns. So a tile may have several workgroups, each for an equal part of K,
+a *split*. With S splits, row r of [rows, K] is rows S r to S r + S - 1 of [S rows, K / S], in the
+same memory, and split s multiplies rows S r + s. At the end each wave stores its sums to memory:
 
     parts[tile, wave, split] = sums
     release; count = counter[tile, wave], which becomes one more
     if all others have counted: acquire; counter = 0; sums = part 0 + part 1 + ..; epilogue
 
-The last wave (gpu/last_wave.py) adds the parts in their order, so that bits do not depend on who
-is last. It adds what the same lane of the other workgroups left, and no other wave has to be there.
-Counters are zero before and after each call.
+The last wave (gpu/last_wave.py) adds the parts in the order of splits, so the result has the same
+bits whichever wave is last. Each lane adds what the same lanes of the other workgroups stored, so a
+wave waits for no other wave of its workgroup. Counters are zero before and after each call.
 """
 
 from __future__ import annotations
@@ -37,28 +37,30 @@ from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.vectors import equal, f32, i32, of, part_of, when
 
-#: The sums of a tile that a lane has: a vector, or vectors of four.
+#: The sums of a tile that a lane has: one vector, or a list of vectors of four.
 TileSums: TypeAlias = ir.Value | list[ir.Value]
-#: Counters that a program has; its products count one after the other.
+#: Counters of a program; its products use the same ones, one after the other.
 COUNTERS = 1 << 12
-#: Floats of a lane that are loaded before the first is added.
+#: Floats that a lane loads before it adds the first ones.
 _AHEAD = 96
-#: Blocks of a split, at least: all that a ring of floats loads scales of at once.
+#: Blocks of a split, at least: those whose scales a ring of floats loads at once (scales.AT_ONCE).
 _LEAST = 8
-#: Bytes of a load, at a multiple of which a split begins.
+#: Bytes of a load; a split begins at a multiple of them.
 _ALIGNED = 16
 
 
 def split_side(side: ScaledBlocks | FloatBlocks, splits: int) -> ScaledBlocks | FloatBlocks:
-    """A side with the blocks of one split. ValueError where it is not cut so."""
+    """Return a side with the blocks of one split. Raises ValueError if it cannot be cut so."""
     if splits > 1 and not is_split(side, splits):
         raise ValueError(f"{side.blocks} blocks have no {splits} splits")
     return replace(side, blocks=side.blocks // splits, panels=side.panels * splits)
 
 
 def is_split(side: ScaledBlocks | FloatBlocks, splits: int) -> bool:
-    """Whether K may be cut into so many parts: of as many stages as a ring wants, under whole
-    scales, each from where a load may begin."""
+    """Whether K can be cut into `splits` equal parts.
+
+    Each must have at least `_LEAST` blocks, whole scales, and a start that is aligned for loads.
+    """
     blocks, rest = divmod(side.blocks, splits)
     shared = side.shared if isinstance(side, ScaledBlocks) else 1
     aligned = blocks * side.block_bytes % _ALIGNED == 0
@@ -68,14 +70,15 @@ def is_split(side: ScaledBlocks | FloatBlocks, splits: int) -> bool:
 def split_buffers(
     operands: Sequence[Buffer], results: Sequence[Buffer], elements: Size
 ) -> list[Buffer]:
-    """All buffers of a product with splits, whose parts have so many elements."""
+    """Return all buffers of a product with splits. `elements`: of the buffer of partial sums."""
     counters, parts = Buffer([COUNTERS], i32()), Buffer([elements], f32())
     return [*operands, counters, *results, parts]
 
 
 @dataclass(frozen=True)
 class SplitTiles:
-    """The `tiles` of a result whose sums `schedule.splits` workgroups each have parts of."""
+    """Sizes of the partial sums and counters of a product with splits. `tiles`: of the result, each
+    with `schedule.splits` workgroups."""
 
     schedule: GpuSchedule
     tiles: Size
@@ -87,18 +90,18 @@ class SplitTiles:
 
     @property
     def floats(self) -> int:
-        """Sums of a lane."""
+        """Sums of a lane, f32."""
         m, n = self.schedule.tiles
         return m * n * self.schedule.instruction.totals
 
     @property
     def counters(self) -> int | None:
-        """Counters of all waves of a split; None where the tiles come with the call."""
+        """Counters of the product, one per wave of a tile; None if tiles come with the call."""
         return self.tiles * self.waves if isinstance(self.tiles, int) else None
 
     @property
     def elements(self) -> Size:
-        """Elements of all parts."""
+        """Elements of the buffer of partial sums, f32."""
         return product(self.tiles, self.schedule.splits * self.waves * self.wave_floats)
 
     @property
@@ -109,7 +112,11 @@ class SplitTiles:
 
 @dataclass(frozen=True)
 class WavePart:
-    """What a wave of a split has of it: of tile number `tile`; memrefs `parts` and `counters`."""
+    """A wave of one split of a tile: where it stores its sums, and how all are added.
+
+    `tile`, `split`: numbers of the tile and of the split; `parts`, `counters`: memrefs of the
+    partial sums and of the counters of the product.
+    """
 
     of: SplitTiles
     lane: Lane
@@ -121,7 +128,7 @@ class WavePart:
     def join(
         self, totals: Sequence[ir.Value], finish: Callable[[Sequence[TileSums]], None]
     ) -> None:
-        """Leave `totals`, and `finish` the sums of all splits in the wave that is last."""
+        """Store `totals` as partial sums; in the last wave, `finish` the sums of all splits."""
         of, lane = self.of, self.lane
         splits, counter = of.schedule.splits, self.tile * of.waves + lane.wave
         size = splits * of.wave_floats
@@ -135,8 +142,10 @@ class WavePart:
             finish(self._added(parts))
 
     def _added(self, parts: ir.Value) -> list[TileSums]:
-        """The sums of all splits, of each tile of a wave in fours: LLVM would look for registers
-        side by side for a vector of sixteen."""
+        """Load the partial sums of all splits and add them, for each tile of the wave.
+
+        Sums are vectors of four: LLVM would need consecutive registers for a vector of sixteen.
+        """
         splits, totals = self.of.schedule.splits, self.of.schedule.instruction.totals
         each = [number * self.of.wave_floats for number in range(splits)]
         step = max(1, _AHEAD // splits // totals) * (totals // QUAD)
@@ -147,20 +156,23 @@ class WavePart:
                 [vector.load(of(f32(), QUAD), parts, [at + start]) for at in places]
                 for start in each
             ]
-            # LLVM would add where sums are stored, and until then keep all that was loaded.
+            # Else LLVM would add right before the stores, and keep all loaded parts until then.
             found += pinned([reduce(operator.add, quads) for quads in zip(*loaded, strict=True)])
         quads = totals // QUAD
         return [found[at : at + quads] for at in range(0, len(found), quads)]
 
     @property
     def _places(self) -> list[ir.Value]:
-        """Where a lane has its quads: those of a wave lie side by side."""
+        """Offsets of this lane's vectors of four in the sums of a wave.
+
+        A vector of each lane, then the next vector of each lane, so that lanes store side by side.
+        """
         own = self.lane.lane * QUAD
         return [own + number * (LANES * QUAD) for number in range(self.of.floats // QUAD)]
 
 
 def _quads(totals: Sequence[ir.Value]) -> list[ir.Value]:
-    """Some sums in vectors of four."""
+    """Return the vectors `totals` as vectors of four."""
     return [
         part_of(each, at, QUAD)
         for each in totals

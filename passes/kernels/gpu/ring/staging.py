@@ -1,23 +1,24 @@
-"""How a side of a product lies in shared memory while it is multiplied: stages of some k-steps.
+"""The layout of a pipeline stage in LDS, and the loads and reads of the sides of a product.
 
 A k-step is one instruction along K, two blocks; a stage is one k-step or two. A stage has the bytes
-of every row in pieces of 16, the unit of a direct load to LDS, which puts the pieces of 64 lanes
-one after the other. Adjacent lanes take adjacent pieces of a row, so that memory is read in whole
-segments; but piece p of row r lies at place p ^ f(r) of the row, so that the 16 lanes that read
-together (16 rows, the same piece) meet no bank twice:
+of every row in *pieces* of 16. A direct load to LDS moves a piece per lane, and stores the pieces
+of the 64 lanes one after the other. Adjacent lanes load adjacent pieces of a row, so that memory is
+read in whole segments. The pieces of a row are swizzled: piece p of row r lies at place p ^ f(r) of
+the row. So the 16 lanes that read together (16 rows, the same piece) have no bank conflicts:
 
     16 bytes:   place = pieces * r + (p ^ f(r)),   f(r) = r / (16 / d) mod d,   d = gcd(pieces, 16)
 
-Where memory has panels (panels.py), so has a stage: adjacent lanes take the same piece of adjacent
-rows, and the 16 lanes that read together read 256 bytes that lie together.
+A side that lies in panels in memory (panels.py) does so in LDS: adjacent lanes load the same piece
+of adjacent rows, and the 16 lanes that read together read 256 consecutive bytes.
 
-Lane group g has these blocks of a stage, in its k-step x:
+In k-step x of a stage, lane group g has this block:
 
-    two k-steps   block 2 g + x: what a group reads of a row in both k-steps lies together
+    two k-steps   block 2 g + x: what a group reads of a row in both k-steps is consecutive
     one k-step    block g
 
-24 bytes of a block of f6 are one piece and half of another, which the other k-step shares. Hence f6
-wants two k-steps a stage.
+A block of 6-bit elements is 24 bytes: a piece and half of another one, whose other half is of the
+other k-step. So 6-bit elements need two k-steps per stage, unless they are decoded
+(`StageLayout.halved`).
 """
 
 from __future__ import annotations
@@ -40,18 +41,22 @@ from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.vectors import below, bitcast, equal, i8, i32, index, of, part_of
 
-#: Bytes that a lane moves at once.
+#: Bytes that a lane moves with one load to LDS or one read from it.
 PIECE = 16
-#: Latencies of memory that a ring has time for, from when a stage is asked for until it is needed.
+#: Time from the loads of a stage until it is needed, in memory latencies.
 LATENCIES = 1.5
-#: Lanes that read LDS together, 16 bytes each.
+#: Lanes that read LDS together, 16 bytes each: one word from each of the 64 banks.
 _TOGETHER = 16
-#: The instruction of the kernels that stage; its lane groups have a block each.
+#: The instruction of all rings but those of dense weights: tiles of 32 x 32, and two lane groups,
+#: which have different blocks along K.
 INSTRUCTION = TileInstruction(32)
 
 
 def layout_bytes(rows: int, bits: int, blocks: int, waves: int) -> int:
-    """Bytes of LDS for a stage of so many rows of some blocks: whole waves load it."""
+    """Return the bytes of LDS for a side in a stage: a multiple of what all waves load at once.
+
+    `rows`: of the side; `bits`: of an element; `blocks`: of a row in a stage; `waves`: that load.
+    """
     whole = waves * LANES * PIECE
     size = rows * blocks * BLOCK * bits // 8
     return -(-size // whole) * whole
@@ -59,7 +64,7 @@ def layout_bytes(rows: int, bits: int, blocks: int, waves: int) -> int:
 
 @dataclass(frozen=True)
 class Slice:
-    """Bytes start .. stop of the piece `first + across * group` of a row."""
+    """Bytes `start` to `stop` of a piece of a row: lane group g has piece `first + across * g`."""
 
     first: int
     across: int
@@ -68,17 +73,18 @@ class Slice:
 
     @property
     def piece(self) -> tuple[int, int]:
-        """The piece alone."""
+        """What identifies the piece: `first` and `across`."""
         return self.first, self.across
 
 
 @dataclass(frozen=True)
 class StageLayout:
-    """A stage of `k_steps` k-steps of `rows` rows, loaded by `waves` waves.
+    """The layout of one side in a stage: `rows` rows of `k_steps` k-steps, loaded by `waves` waves.
 
-    `decoded`: lanes take whole blocks, which become floats. `shared`: a k-step is one block, of
-    which each lane group has consecutive elements, not a block for each. Pieces are smaller then
-    where a group has less of a block than PIECE; such a side goes straight to registers.
+    `decoded`: each lane reads whole blocks, which it decodes to floats; `shared`: a k-step is one
+    block, of which each lane group has a run of consecutive elements, instead of a block per group.
+    If a group then has fewer than PIECE bytes of a block, pieces are that small; such a side is
+    loaded straight to registers.
     """
 
     kind: ScaledBlocks | FloatBlocks
@@ -91,17 +97,20 @@ class StageLayout:
 
     @property
     def scaled(self) -> ScaledBlocks:
-        """What has scales."""
+        """The side, which must have scales."""
         assert isinstance(self.kind, ScaledBlocks)
         return self.kind
 
     @property
     def blocks(self) -> int:
-        """Blocks of a row."""
+        """Blocks of a row in a stage."""
         return self.k_steps if self.shared else self.k_steps * self.instruction.groups
 
     def block(self, k_step: int, group: int) -> int:
-        """The block that a lane group has in a k-step, of those from some stage's first one on."""
+        """Return the block of a row that a lane group has in a k-step.
+
+        Both are counted from the start of a stage; `k_step` may lie in a later stage.
+        """
         stage, part = divmod(k_step, self.k_steps)
         return stage * self.blocks + self.k_steps * group + part
 
@@ -118,41 +127,43 @@ class StageLayout:
 
     @property
     def pieces(self) -> int:
-        """Pieces of a row."""
+        """Pieces of a row in a stage."""
         return self.row_bytes // self.piece_bytes
 
     @property
     def loads(self) -> int:
-        """Direct loads of each wave for a stage."""
+        """Direct loads to LDS that each wave issues for a stage."""
         return self.bytes // (self.waves * LANES * PIECE)
 
     @property
     def bytes(self) -> int:
-        """In LDS; after the rows may be what no one reads, so that all waves load as much."""
+        """Bytes of LDS for the side in a stage. Unused bytes may follow the rows, so that all waves
+        issue as many loads."""
         return layout_bytes(self.rows, self.kind.bits, self.blocks, self.waves)
 
     @property
     def halved(self) -> bool:
-        """Whether a whole block is a piece and a half, of which the second group has other halves.
+        """Whether blocks are decoded from one and a half pieces: 6-bit elements, one k-step.
 
-        A lane then reads both pieces in which its block lies: two of 16 bytes meet no bank twice,
-        as three of 8 would.
+        The block of group 0 is bytes 0 to 23 of a row, that of group 1 bytes 24 to 47. A lane reads
+        both pieces in which its block lies: two reads of 16 bytes have no bank conflicts, which
+        three of 8 would have.
         """
         return self.decoded and self.k_steps == 1 and self.kind.block_bytes % PIECE > 0
 
     @property
     def _swizzle(self) -> int:
-        """Places of a row that its pieces are swizzled over: d above."""
+        """Number of places of a row over which pieces are swizzled: d of the module docstring."""
         return math.gcd(self.pieces, _TOGETHER)
 
     def place(self, row: ir.Value, piece: ir.Value) -> ir.Value:
-        """Where a piece of a row lies in it, and the other way round."""
+        """Return the place in its row of a piece; given a place, the piece there."""
         if self._swizzle == 1:
             return piece
         return piece ^ row // (_TOGETHER // self._swizzle) % self._swizzle
 
     def row_and_piece(self, place: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """The row, and the piece of it, at a place of 16 bytes of a stage."""
+        """Return the row, and the piece of it, that lies in a place of 16 bytes of a stage."""
         if self.kind.panels:
             panel, rest = place // (PANEL * self.pieces), place % (PANEL * self.pieces)
             return panel * PANEL + rest % PANEL, rest // PANEL
@@ -160,7 +171,10 @@ class StageLayout:
         return row, self.place(row, place % self.pieces)
 
     def at(self, first: ir.Value, row: ir.Value, piece: ir.Value) -> ir.Value:
-        """The byte of a stage where a piece of row `first + row` is; `first`: of a tile."""
+        """Return the byte offset in a stage of a piece of row `first + row`.
+
+        `first`: the first row of a tile, a multiple of 16.
+        """
         if self.kind.panels:
             panel = (first + row) // PANEL
             return ((panel * self.pieces + piece) * PANEL + row % PANEL) * PIECE
@@ -168,12 +182,12 @@ class StageLayout:
 
     @cached_property
     def slices(self) -> tuple[tuple[Slice, ...], ...]:
-        """For each k-step what a lane's fragment is made of, in order."""
+        """The slices that make up a lane's fragment, in their order, for each k-step."""
         return tuple(self._slices(k_step) for k_step in range(self.k_steps))
 
     @property
     def runs(self) -> tuple[tuple[Slice, ...], ...]:
-        """The same for each run of 8 floats of a stage; of what has scales, for each k-step."""
+        """The slices of a lane for each run of 8 floats of a stage; of a scaled side, `slices`."""
         if isinstance(self.kind, ScaledBlocks):
             return self.slices
         every = [one for own in self.slices for one in own]
@@ -209,27 +223,28 @@ class StageLayout:
         return tuple(found)
 
     def new_pieces(self, k_step: int) -> tuple[tuple[int, int], ...]:
-        """The pieces that a k-step reads; others it has from the k-step before."""
+        """Return the pieces that a k-step reads; others were read for an earlier k-step."""
         known = {s.piece for earlier in self.slices[:k_step] for s in earlier}
         return tuple(s.piece for s in self.slices[k_step] if s.piece not in known)
 
     @property
     def shares(self) -> bool:
-        """Whether k-steps share pieces."""
+        """Whether k-steps of a stage share pieces."""
         return any(len(self.new_pieces(t)) < len(self.slices[t]) for t in range(self.k_steps))
 
 
-#: A tile, and a piece of it.
+#: Number of a tile, and a piece of its rows (`Slice.piece`).
 Key = tuple[int, tuple[int, int]]
 #: Pieces in registers.
 Pieces = dict[Key, ir.Value]
 
 
 class StagedSide:
-    """A side in LDS for one lane: `buffer` in memory, `start` of its bytes in a slot.
+    """A side that goes through LDS, for one lane: its loads to LDS, and its reads from there.
 
-    `row_of`: the row in memory of a row of the workgroup's tile; `first`: the first row of this
-    wave's tiles.
+    `buffer`: the side in memory; `slots`: LDS; `start`: byte offset of the side in a slot; `first`:
+    the first row of this wave's tiles; `row_of`: returns the row in memory of a row of the
+    workgroup's tile.
     """
 
     def __init__(
@@ -242,7 +257,7 @@ class StagedSide:
         first: ir.Value,
         row_of: Callable[[ir.Value], ir.Value],
     ) -> None:
-        """At the insertion point: what is the same in all stages."""
+        """Compute what is the same in all stages, at the insertion point."""
         self.layout, self.lane = layout, lane
         self._buffer, self._slots = buffer, slots
         self._rows = [self._split(number) for number in range(layout.loads)]
@@ -260,7 +275,8 @@ class StagedSide:
         return self.lane.group * across + first
 
     def _split(self, number: int) -> tuple[ir.Value, ir.Value]:
-        """The row of the workgroup's tile, and the piece of it, that this lane's load is of."""
+        """Return the row of the workgroup's tile, and the piece of it, that this lane moves with
+        load `number` of a stage."""
         layout = self.layout
         own = (self.lane.wave * layout.loads + number) * LANES + self.lane.lane
         return layout.row_and_piece(own)
@@ -277,7 +293,11 @@ class StagedSide:
     def load(
         self, number: int, stage: ir.Value, slot: ir.Value, *, left: int | ir.Value | None
     ) -> None:
-        """Issue one direct load of a stage. `left`: blocks that its rows have, if not all."""
+        """Issue load `number` of a stage to a slot of LDS.
+
+        `slot`: its offset; `left`: blocks that rows have from the stage on, None if the stage is
+        whole. Pieces that begin past them become zero.
+        """
         layout = self.layout
         _, piece = self._rows[number]
         start = self._offsets[number]
@@ -287,13 +307,13 @@ class StagedSide:
         load_to_shared(self._buffer, offset, self._slots, into, PIECE)
 
     def read(self, tile: int, piece: tuple[int, int], slot: ir.Value) -> ir.Value:
-        """A piece of this lane's row of a tile."""
+        """Read a piece of this lane's row of a tile from a slot: i8 [16]."""
         at = self._reads[piece] + slot
         at = at + tile * self.layout.instruction.rows * self.layout.row_bytes
         return vector.load(of(i8(), PIECE), self._slots, [at], alignment=PIECE)
 
     def block(self, packed: ir.Value) -> ir.Value:
-        """The lane's whole block, from the bytes that were read."""
+        """Return the lane's whole block from the bytes read: its 24 of 32 if `halved`, else all."""
         if not self.layout.halved:
             return packed
         size = self.layout.kind.block_bytes
@@ -303,28 +323,29 @@ class StagedSide:
         return bitcast(arith.select(first, low, high), i8(), size)
 
     def fragment(self, known: Pieces, tile: int, k_step: int) -> ir.Value:
-        """The elements of a tile for a k-step."""
+        """Return the lane's elements of a tile for a k-step, from the `known` pieces."""
         return fragment(self.layout, known, tile, k_step)
 
 
 class DirectSide:
-    """A side that waves do not share, for one lane: `rows` has its row of each tile.
+    """A side of which each wave has its own rows, for one lane: its loads straight to registers.
 
-    In LDS every byte of it would be written once and read once, for nothing. So a lane loads the
-    pieces that it would read there straight to registers, some stages before their use.
+    In LDS each byte would be written once and read once, for nothing. So a lane loads the pieces
+    that it would read there to registers, some stages before their use. `rows`: this lane's row of
+    each tile, in memory.
     """
 
     def __init__(
         self, layout: StageLayout, lane: Lane, buffer: ir.Value, rows: list[ir.Value]
     ) -> None:
-        """At the insertion point: what is the same in all stages."""
+        """Compute what is the same in all stages, at the insertion point."""
         self.layout, self._lane, self._buffer = layout, lane, buffer
         self._starts = [start_of(layout.kind, row) for row in rows]
 
     def load(
         self, tile: int, piece: tuple[int, int], stage: ir.Value, *, left: int | ir.Value | None
     ) -> ir.Value:
-        """A piece of this lane's row of a tile. `left`: blocks that rows have, if not all."""
+        """Load a piece of this lane's row of a tile: i8 [piece_bytes]. `left`: as in StagedSide."""
         first, across = piece
         layout = self.layout
         at = (self._lane.group * across + first) * layout.piece_bytes
@@ -334,7 +355,7 @@ class DirectSide:
         return load_bytes(self._buffer, offset, layout.piece_bytes)
 
     def fragment(self, known: Pieces, tile: int, k_step: int) -> ir.Value:
-        """The elements of a tile for a k-step."""
+        """Return the lane's elements of a tile for a k-step, from the `known` pieces."""
         return fragment(self.layout, known, tile, k_step)
 
 
@@ -345,26 +366,30 @@ def _offset(
     at: ir.Value,
     left: int | ir.Value | None,
 ) -> ir.Value:
-    """Where in memory byte `at` of a stage is, `further` than its start; beyond the buffer, where
-    loads give zeros, if the row ends before it. `left`: blocks that it has from the stage on, if
-    not all."""
+    """Return the offset in memory `start + further`; if the row ends before it, an offset past the
+    end of the buffer, where loads return zero.
+
+    `start`: offset of the piece in the first stage; `further`: from there to the stage; `at`: byte
+    of the row's part in the stage where the piece begins; `left`: blocks that the row has from the
+    stage on, None if the stage is whole.
+    """
     if left is None:
         return start + further
     if isinstance(left, ir.Value) and layout.kind.blocks % layout.blocks == 0:
-        # Rows end with a stage, the same for all lanes.
+        # K is a whole number of stages: one lies within it or not, for all lanes alike.
         return start + arith.select(below(index(0), left), further, index(BEYOND))
     there = below(at, left * layout.kind.block_bytes)
     return arith.select(there, start + further, index(BEYOND))
 
 
 def fragment(layout: StageLayout, known: Pieces, tile: int, k_step: int) -> ir.Value:
-    """The elements of a tile for a k-step, which are scaled, from its pieces."""
+    """Return the lane's elements of a tile for a scaled instruction, from the `known` pieces."""
     found = packed(layout, known, tile, k_step)
     return bitcast(found, ir.Type.parse(layout.scaled.format.element.mlir), BLOCK)
 
 
 def packed(layout: StageLayout, known: Pieces, tile: int, k_step: int) -> ir.Value:
-    """The bytes of a tile that were read for a k-step."""
+    """Return the bytes of the lane's fragment of a tile, i8 [n], from the `known` pieces."""
     return concat(
         [
             part_of(known[tile, one.piece], one.start, one.stop - one.start)

@@ -1,8 +1,9 @@
-"""The stages of a ring whose sides a workgroup decodes once, where f32 scales multiply sums.
+"""The loop along K of a ring that decodes both sides once, where f32 scales multiply sums.
 
-Four stages, or two, are under one scale of each side: 128 elements along K, or 64. The sums of such
-a run are multiplied by it tile by tile while the first products of the next run are computed, each
-before the first product of its tile. Each lane loads the scales of a run to registers meanwhile.
+A *run* is four or two stages, 128 or 64 elements along K, under one scale of each side. The sums of
+a run are multiplied by their scales at the beginning of the next run: those of each tile right
+before the first product of that tile. Meanwhile each lane loads the scales of the new run to
+registers.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.vectors import f32, lanes_of
 
-#: A side, a tile of it.
+#: A side (0: lhs, 1: rhs), and a tile of it.
 Key = tuple[int, int]
 
 
 @dataclass
 class SummedDecodedRegisters(DecodedRegisters):
-    """`totals` are the sums of a run. `scaled`: what all of them add up to; `factors`: by side and
-    tile, the scales that `totals` are yet to be multiplied by."""
+    """`totals` are the sums of one run. `scaled`: the scaled sums of all earlier runs, added up;
+    `factors`: by side and tile, the scales that `totals` are yet to be multiplied by."""
 
     scaled: list[ir.Value] = field(default_factory=list)
     factors: dict[Key, ir.Value] = field(default_factory=dict)
 
 
 class SummedDecodedMainloop(DecodedMainloop):
-    """What a wave does along K. `factors`: of lhs and of rhs, None where a side has no scales;
-    `run`: stages under one scale."""
+    """The loop of a wave along K. `factors`: the f32 scales of lhs and of rhs, None for a side
+    without; `run`: stages under one scale."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class SummedDecodedMainloop(DecodedMainloop):
         factors: tuple[LoadedFactors | None, LoadedFactors | None],
         run: int,
     ) -> None:
-        """What does not depend on the insertion point."""
+        """Keep what the loop needs. No operation is built."""
         super().__init__(schedule, sides, blocks, kept)
         self._factors = {
             (number, tile): each
@@ -61,12 +62,12 @@ class SummedDecodedMainloop(DecodedMainloop):
         }
         self._run = run
         self._one_scale = factors[1] is not None and factors[1].one_scale
-        #: Tiles of the result whose sums are yet to be multiplied by their scales, and these.
+        #: Tiles of the result that still have the sums of the run before; the scales of that run.
         self._stale: set[int] = set()
         self._due: dict[Key, ir.Value] = {}
 
     def sums(self) -> list[ir.Value]:
-        """Build all stages: the sums of the tiles, row after row."""
+        """Build all stages; return the scaled sums of the tiles, row by row."""
         begun, none = self._begin(), constant(0.0, f32())
         held = SummedDecodedRegisters(
             **vars(begun), scaled=list(begun.totals), factors=dict.fromkeys(self._factors, none)
@@ -78,28 +79,28 @@ class SummedDecodedMainloop(DecodedMainloop):
     def _stages_of(
         self, held: SummedDecodedRegisters, four: ir.Value, count: int
     ) -> SummedDecodedRegisters:
-        """So many of four stages."""
+        """Build `count` stages after `four` groups of four. Returns what is held after them."""
         self._four(held, four, count)
         return held
 
     def _order(self) -> Iterator[tuple[int, int]]:
-        """Tiles of a column one after the other: they have the scales of the columns in common."""
+        """Yield the tiles of a tile of columns one after the other: they share its scales."""
         columns, rows = (range(count) for count in reversed(self._tiles))
         return ((tile, column) for column, tile in product(columns, rows))
 
     def _before_product(self, held: DecodedRegisters, at: int) -> None:
-        """Multiply the sums of the run before by their scales."""
+        """Multiply the tile's sums of the run before, if it still has them, by their scales."""
         if at in self._stale:
             assert isinstance(held, SummedDecodedRegisters)
             self._stale.remove(at)
             held.scaled[at] = self._under_scales(held, at)
             if self._run < K_STEPS:
-                # Else LLVM would do so at the end of four stages, and keep all sums until then.
+                # Unless pinned, LLVM scales at the end of four stages, and keeps all sums so long.
                 (held.scaled[at],) = pinned([held.scaled[at]])
             held.totals[at] = zeros(held.totals[at].type)
 
     def _under_scales(self, held: SummedDecodedRegisters, at: int) -> ir.Value:
-        """The sums of a tile of the result times their scales, and what came before."""
+        """Return `scaled` of a tile of the result plus its sums times their scales."""
         row, column = divmod(at, self._tiles[1])
         scale, columns = (self._due.get(key) for key in ((0, row), (1, column)))
         sums = held.totals[at]
@@ -111,7 +112,7 @@ class SummedDecodedMainloop(DecodedMainloop):
     def _more(
         self, held: DecodedRegisters, four: ir.Value, stage: int, half: int
     ) -> list[InterleavedWork]:
-        """Begin a run: loads of its scales."""
+        """At the beginning of a run, make all sums stale, and return the loads of its scales."""
         if stage % self._run or half:
             return []
         assert isinstance(held, SummedDecodedRegisters)

@@ -1,10 +1,12 @@
-"""A ring of products under f32 scales, which multiply sums: of floats, or of floats of 8 or 4 bits
-as they are, by packed weights.
+"""A ring for products by packed weights whose f32 scales multiply sums.
 
-Elements are multiplied without their scales, and the sums of the elements that share a scale are
-multiplied by it (summed_mainloop.py). As in dense_kernel.py the waves of a workgroup lie side by
-side, each with columns of its own. Their weights go straight to registers, and LDS has the rows,
-which all waves read, and the scales of both sides.
+Activations are bf16 or f16 floats, for which weights are decoded; or fp8, mxfp8 or mxfp4, which the
+scaled instruction multiplies by fp8 weights without decoding. Elements are multiplied without their
+f32 scales, and the sum of the elements that share a scale is multiplied by it (summed_mainloop.py).
+
+As in dense_kernel.py, the waves of a workgroup lie side by side, each with columns of its own. Each
+wave loads its weights straight to registers. LDS has the rows of lhs, which all waves read, and the
+scales of both sides.
 """
 
 from __future__ import annotations
@@ -39,16 +41,17 @@ from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
 from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.vectors import i8
 
-#: Tiles of a wave whose totals have vector registers; and beside integers of 8 bits, or where sums
-#: are multiplied by scales twice as often.
+#: Most tiles of a wave whose totals fit in vector registers. Fewer fit where weights are 8-bit
+#: integers, or where a scale is for fewer than four blocks.
 _TILES, _FEWER = 8, 6
-#: Blocks of a stage, at most.
+#: Blocks of a stage, at most: 128 elements of a row.
 STAGE = 4
 
 
 @dataclass(frozen=True)
 class SummedRing(StagedProduct):
-    """Floats or fp8 by packed weights under f32 scales, by a schedule of the transport "ring"."""
+    """Floats, fp8, mxfp8 or mxfp4 by packed weights under f32 scales, with a schedule of the
+    transport "ring"."""
 
     rhs: ScaledBlocks
 
@@ -78,7 +81,7 @@ class SummedRing(StagedProduct):
         decoded, k_steps = self.decoded is not None, schedule.k_steps
         one_block = run_under(*_shared(self.lhs, self.rhs)) == 1
         if one_block:
-            # All lane groups have a part of the same block.
+            # A k-step of the layout is one block, of which every lane group has a part.
             k_steps *= INSTRUCTION.groups
         more: dict[str, Any] = {"decoded": decoded, "shared": one_block}
         left = StageLayout(self.lhs, schedule.rows, k_steps, waves, **more)
@@ -86,8 +89,8 @@ class SummedRing(StagedProduct):
 
     @staticmethod
     def takes(lhs: FloatBlocks | ScaledBlocks, rhs: FloatBlocks | ScaledBlocks) -> bool:
-        """Whether it computes products of such operands, which stay what they are, or where lhs is
-        floats, are decoded beside it."""
+        """Whether this ring computes products of such operands: floats by weights that it decodes,
+        or packed elements by packed elements, neither decoded."""
         if isinstance(rhs, FloatBlocks) or not rhs.multiplies_sums or rhs.is_fnuz:
             return False
         of_scale = _shared(lhs, rhs)
@@ -96,22 +99,22 @@ class SummedRing(StagedProduct):
             return False
         if isinstance(lhs, FloatBlocks):
             return lhs.memory in get_args(Register)
-        # Under scales for fewer elements than a stage has they are decoded.
+        # Else both sides are decoded, by other kernels: other weights, or a scale for fewer blocks.
         if rhs.format.element not in (E4M3, E5M2) or run_under(*of_scale) < STAGE:
             return False
         if lhs.multiplies_sums:
             return lhs.format.element in (E4M3, E5M2)
-        # The instruction takes powers of two for blocks of 32.
+        # The E8M0 scales of lhs go to the instruction: one for each block of 32.
         return lhs.is_whole and lhs.shared == 1 and lhs.block_bytes % PIECE == 0
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        """Attributes of the function, for LLVM: one wave per SIMD. Sums are in vector registers."""
+        """Attributes of the function, for LLVM: a wave per SIMD, and sums in vector registers."""
         return {"amdgpu-waves-per-eu": "1, 1", "amdgpu-agpr-alloc": "0"}
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of LDS that a stage takes."""
+        """Bytes of LDS of a stage: rows of lhs, and the scales of both sides."""
         scaled = [each for each in self.layouts if isinstance(each.kind, ScaledBlocks)]
         scales = sum(factor_bytes(each.rows, each.waves, runs_of(each)) for each in scaled)
         return self.layouts[0].bytes + scales
@@ -147,25 +150,29 @@ class SummedRing(StagedProduct):
 
 
 def _shared(*sides: FloatBlocks | ScaledBlocks) -> list[int]:
-    """Blocks of an f32 scale, of the sides that have some."""
+    """Return the number of blocks under one f32 scale, for each side that has f32 scales."""
     scaled = [side for side in sides if isinstance(side, ScaledBlocks)]
     return [side.shared for side in scaled if side.multiplies_sums]
 
 
 def most_summed(integer_bits: int, run: int) -> int:
-    """Tiles of a wave, at most. `integer_bits`: of the integers of rhs, 0 where it has floats;
-    `run`: blocks of a stage under one scale."""
+    """Return the most tiles of a wave. `integer_bits`: bits of the integers of rhs, 0 if it has
+    floats; `run`: blocks of a stage under one scale (`run_under`)."""
     return _FEWER if integer_bits == 8 or run < STAGE else _TILES
 
 
 def run_under(*shared: int) -> int:
-    """Blocks of a stage that have one scale of each side. `shared`: blocks of a scale."""
+    """Return the blocks of a run: consecutive blocks of a stage under one scale of each side.
+    `shared`: blocks under one f32 scale, for each side that has f32 scales."""
     return gcd(STAGE, *shared)
 
 
 def k_steps_under(*shared: int) -> int:
-    """K-steps of a stage: two of one run, or of a run for each block; one where a scale is for two
-    blocks. 0 where blocks of a run have different scales."""
+    """Return the k-steps of a stage, each two blocks. `shared`: as in `run_under`.
+
+    Two where a stage is one run of four blocks, or four runs of one block; one where it is one run
+    of two blocks. 0, no stage, where runs are one block but a scale of some side is for several.
+    """
     run = run_under(*shared)
     if run == 1 < max(shared):
         return 0

@@ -1,18 +1,20 @@
-"""The stages of a ring whose sums are multiplied by f32 scales, tile by tile of the result.
+"""The loop along K of a ring whose sums are multiplied by f32 scales, tile by tile of the result.
 
-A stage has one run of elements or several, each with one scale for each row of a side:
+A stage has one *run* of elements along K or several. A run has one scale for each row of a side:
 
     for each tile of columns, each run, each tile of rows
       sums = products of the run, from zero
       totals += sums * (scale of the row * scale of the column)
 
-The last line is computed for some sums at a time behind the products of the next tile, when the
-matrix core has them. So a lane holds the sums of two or three tiles, and the totals of all.
+The last line is computed for some of the sums at a time, behind the products of the next tiles: the
+matrix core has finished the sums by then. So a lane holds the sums of two or three tiles, and the
+totals of all.
 
-All rows of a stage are in registers; those of the next one are read from LDS as soon as their last
-product is issued. Weights go straight to accumulation registers, to those of what was multiplied
-before: a round of the loop has as many stages as there are weights on the way. Those that are
-decoded are so while the tile of columns before them is multiplied.
+All rows of a stage are in registers. Rows of the next stage are read from LDS as soon as the last
+product of their tile is issued. Weights are loaded straight to accumulation registers, to those
+which the weights before them have left; so that none has to be moved, an iteration of the loop has
+as many stages as weights are loaded ahead. Weights that are decoded are so while the tile of
+columns before them is multiplied.
 """
 
 from __future__ import annotations
@@ -52,27 +54,30 @@ from mxc.targets.amd import GFX950
 
 #: Instructions of a load, with those of its addresses.
 _LOAD = 3
-#: Products after which the matrix core has the sums of a tile, where they are brief.
+#: Products of the next tile that are issued before the sums of a tile are scaled, where a run has
+#: more than _TIMES products: the matrix core has not finished the sums earlier.
 _BRIEF = 2
-#: Times that a lane scales sums of a tile, at most.
+#: Most portions in which a lane scales its sums of a tile, one after the other.
 _TIMES = 4
-#: Instructions beside a product where a stage has several runs: all that are due. They are twice as
-#: many as any product has room for, and sums that wait take registers.
+#: Instructions that may be issued beside a product where a stage has several runs: all that are
+#: due. They are twice as many as fit beside a product, but sums that wait take registers.
 _ALL = 1 << 10
 
-#: A tile of rows, a tile of columns, and a part of a stage; or a run of it, and of its sums a part,
-#: as one number.
+#: A tile of rows, a tile of columns, and a number: of an instruction along K in the stage; or, for
+#: scaling, of a portion of the tile's sums, counted over all runs of the stage.
 Place = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class _StagePlan:
-    """Parts of a stage before a wave `waits` for the others, before the next stage is `read`, and
-    before the rows of a later stage have been `asked` for. `beside`, `over`: as of IssueBudget.
-    `decoded`: instructions beside a product that decode.
+    """When a stage does what, as shares of it, and how many instructions go beside a product.
 
-    Of all that was tried these keep the matrix cores busiest (docs/gpu.md). What is read earlier
-    waits less, and takes registers longer.
+    `waits`: when waves wait for each other; `read`: when reads of the next stage from LDS begin;
+    `asked`: when all loads of a later stage to LDS have been issued; `beside`, `over`: see
+    IssueBudget; `decoded`: instructions that decode, for each product.
+
+    Of the values that were tried, these keep the matrix cores busiest (docs/gpu.md). With earlier
+    reads products wait less for LDS, but the data takes registers longer.
     """
 
     waits: float
@@ -84,13 +89,13 @@ class _StagePlan:
 
     @staticmethod
     def of(decoder: PairDecoder | None, k_steps: int, runs: int) -> _StagePlan:
-        """That of so many k-steps and runs where `decoder` decodes rhs, or none does."""
+        """Return the plan of a stage. `decoder`: decodes rhs, None if nothing is decoded."""
         if decoder is None:
             return _StagePlan(0.15, 0.3, 0.5, over=2)
         if runs > 1:
             return _StagePlan(0.25, 0.56, 0.55, decoded=4.5)
-        # With sums that are scaled twice as often, or integers, vector instructions are the most of
-        # a stage: a wave issues as many as it can.
+        # With one k-step (sums are scaled twice as often), or integers, a stage has more vector
+        # instructions than fit beside its products: a wave issues as many as it can.
         if k_steps == 1:
             return _StagePlan(0.3, 0.53, 0.5, beside=1, over=2)
         if decoder.element.exponent:
@@ -99,21 +104,22 @@ class _StagePlan:
 
 
 class SummedMainloop:
-    """What a wave does along K; it alone has these columns of rhs. `decoder` makes floats of rhs;
-    None where the scaled instruction takes both sides, under scales of one."""
+    """The loop of a wave along K; no other wave of the workgroup has its columns. `decoder` makes
+    floats of rhs; None where the scaled instruction takes both sides as they are, under scales of
+    one, or of lhs under its E8M0 scales."""
 
     def __init__(
         self, schedule: GpuSchedule, operands: SummedOperands, decoder: PairDecoder | None
     ) -> None:
-        """What does not depend on the insertion point."""
+        """Keep what the loop needs. No operation is built."""
         self._operands, self._decoder = operands, decoder
         self._instruction, self._stages = schedule.instruction, schedule.stages
         self._rows, self._columns = (range(tiles) for tiles in schedule.tiles)
-        #: Parts of a run.
+        #: Parts of a run: instructions along K.
         self._parts = operands.parts // operands.runs
         self._places = list(self._in_order(self._parts))
-        #: Times that sums of a tile are scaled, and how many at once; these, in their order; and
-        #: how many of them were not yet scaled when a tile begins.
+        #: Portions in which the sums of a tile are scaled, and sums of a portion; the portions of
+        #: a stage in order; and how many are not yet scaled when a tile begins.
         self._times = min(self._parts, _TIMES)
         self._at_once = self._instruction.totals // self._times
         self._sum_places = list(self._in_order(self._times))
@@ -121,26 +127,26 @@ class SummedMainloop:
         self._one_scale = operands.column_scales.one_scale
         self._plan = _StagePlan.of(decoder, schedule.k_steps, operands.runs)
         clocks = self._instruction.form.clocks if decoder else self._instruction.byte_clocks
-        # Beside the product itself, and what no vector instruction may run beside.
+        # Issue slots beside a product: none in its first clocks, where no vector instruction runs.
         free = (clocks - GFX950.rates.matrix_start) // GFX950.rates.issue
         if operands.runs > 1:
             free = _ALL
         self._budget = IssueBudget(free, self._plan.beside, self._plan.over)
-        #: Fragments of the tile of columns that is multiplied, and the one that is decoded; the
-        #: sums of a tile; scales of columns by tile and part.
+        #: Fragments of the tile of columns that is multiplied; the tile that is being decoded; the
+        #: sums of the current run; scales of columns, by tile of columns and number as in Place.
         self._own: list[ir.Value] = []
         self._coming: DecodedColumns | None = None
         self._sums: ir.Value | None = None
         self._known_scales: dict[tuple[int, int], list[ir.Value]] = {}
 
     def _in_order(self, count: int) -> Iterator[Place]:
-        """`count` parts of all runs of all tiles, in the order in which these are multiplied."""
+        """Yield `count` places for each run of each tile, in the order of multiplication."""
         runs = range(self._operands.runs)
         for column, run, row, part in product(self._columns, runs, self._rows, range(count)):
             yield row, column, run * count + part
 
     def sums(self) -> list[ir.Value]:
-        """Build all stages: the sums of the tiles, row after row."""
+        """Build all stages; return the sums of the tiles, row by row."""
         held = in_groups(self._begin(), self._operands.all_stages, self._stages, self._round)
         drain()
         for at in range(self._behind):
@@ -148,21 +154,21 @@ class SummedMainloop:
         return [concat(parts) for parts in held.totals]
 
     def _due(self, at: int) -> Place:
-        """What is scaled as number `at` of a stage."""
+        """Return which sums are scaled as number `at` of a stage: `_behind` portions late."""
         return self._sum_places[(at - self._behind) % len(self._sum_places)]
 
     def _round(self, held: SummedRegisters, before: ir.Value, count: int) -> SummedRegisters:
-        """So many stages, after `before` whole rounds; gives what is held after them."""
+        """Build `count` stages after `before` whole iterations. Returns what is held after them."""
         for at in range(count):
             self._stage(held, before * self._stages + at, at)
         return held
 
     def _begin(self) -> SummedRegisters:
-        """Fill the ring, and bring what is multiplied first."""
+        """Fill the ring; read, and decode, what is multiplied first."""
         none, operands = zeros(of(f32(), self._at_once)), self._operands
         held = self._empty()
         held.totals = [[none] * self._times for _ in range(len(self._rows) * len(self._columns))]
-        # In the order of the loop, so that it waits for no more than it must.
+        # In the order of the loop: else its first waits would be for more loads than necessary.
         for stage in range(self._stages):
             for column in self._columns:
                 if column == len(self._columns) // 2:
@@ -186,11 +192,11 @@ class SummedMainloop:
         return held
 
     def _empty(self) -> SummedRegisters:
-        """What is held before anything is read."""
+        """Return registers of a stage of which nothing is read yet."""
         return SummedRegisters([[] for _ in self._rows])
 
     def _stage(self, held: SummedRegisters, stage: ir.Value, slot: int) -> None:
-        """Multiply a stage, which is in a slot, and bring what the next one begins with."""
+        """Multiply the stage in a slot; read the next one, and decode its first tile of columns."""
         after, operands = self._empty(), self._operands
         self._own = held.decoded
         self._known_scales.clear()
@@ -202,7 +208,7 @@ class SummedMainloop:
         plan = self._plan
         cut = max(1, round(len(self._places) * plan.waits))
         wait = cut / len(self._places)
-        # All waves have read this stage by then, and the next one is there.
+        # They follow the barrier: all waves have read this slot, and the next stage is in LDS.
         loads = operands.load_rows(stage + self._stages, slot)
         works += evenly("vmem_read", loads, wait, max(plan.asked, wait), _LOAD)
         rows = operands.read_rows(after, (slot + 1) % self._stages)
@@ -221,8 +227,8 @@ class SummedMainloop:
     def _multiply_all(
         self, held: SummedRegisters, works: Sequence[InterleavedWork], first: int, last: int
     ) -> list[InterleavedWork]:
-        """Some products of a stage, with the work that is due among them; gives arithmetic that did
-        not fit, for those that follow."""
+        """Build some products of a stage, with the work that is due among them. Returns arithmetic
+        that did not fit, for the products that follow."""
         count = len(self._places)
         start, stop = first / count, last / count
         own = [
@@ -239,16 +245,17 @@ class SummedMainloop:
         return [replace(each, at=stop) for each in left]
 
     def _scalings(self, held: SummedRegisters) -> Iterator[InterleavedWork]:
-        """What multiplies sums by their scales, those of a tile behind products of the next ones;
-        and for the first tile of some columns what brings the scales of these."""
+        """Yield the work that multiplies sums by their scales, those of a tile behind products of
+        the next tiles; and, at the first tile of rows of each run, the work that brings the scales
+        of the columns from other lanes."""
         count, rows = len(self._places), len(self._rows)
-        # The scales of both sides are multiplied, for all columns at once if they have one.
+        # Scales of row and column are multiplied first: once, if all columns share one scale.
         both, columns = self._operands.rows_scale_sums, 1 if self._one_scale else self._at_once
         instructions = self._at_once + both * columns
         moves = 0 if self._one_scale else self._at_once
         for at in range(len(self._sum_places)):
             tile, part = divmod(at, self._times)
-            # In the middle of a product, that no rounding moves it to another.
+            # The middle of a product: rounding cannot move the work to another one.
             place = tile * self._parts + part + 0.5
             if self._times < self._parts:
                 apart = (self._parts - _BRIEF) / self._times
@@ -261,13 +268,13 @@ class SummedMainloop:
                 yield InterleavedWork((place + 0.5) / count, "valu", ask, moves, "scale")
 
     def _decodings(self, held: SummedRegisters) -> Iterator[InterleavedWork]:
-        """What decodes a tile of columns while the one before it is multiplied: as late as there is
-        room, because fragments of both are in registers then."""
+        """Yield the work that decodes a tile of columns while the one before it is multiplied: as
+        late as there is room for it, because fragments of both tiles are in registers then."""
         if self._decoder is None:
             return
         count, most = len(self._places), len(self._rows) * self._operands.parts
         pairs = self._operands.parts * PAIRS
-        # A word is moved out of an accumulation register, and has some pairs.
+        # Before the first of its pairs a word is moved out of an accumulation register.
         of_word, each = 16 // self._decoder.element.bits, self._decoder.instructions
         first = each + 1 + self._decoder.instructions_of_word
         counts = [each if at % of_word else first for at in range(pairs)]
@@ -288,20 +295,21 @@ class SummedMainloop:
         self._coming.step()
 
     def _decoded(self) -> list[ir.Value]:
-        """The fragments of the next tile of columns, where they are decoded."""
+        """Return the fragments of the next tile of columns; none if nothing is decoded."""
         coming, self._coming = self._coming, None
         return [] if coming is None else coming.fragments()
 
     def _take(self, held: SummedRegisters) -> list[ir.Value]:
-        """The weights of the next tile of columns, for each k-step."""
+        """Take the loaded weights of the next tile of columns, one vector for each k-step."""
         k_steps = self._operands.rhs.layout.k_steps
         own, held.ahead[:k_steps] = held.ahead[:k_steps], []
-        # Vector registers have the sums.
+        # In accumulation registers: vector registers have the sums.
         return pinned(own, "a")
 
     def _weights(self, stage: ir.Value | int, column: int, into: list[ir.Value]) -> list[Issue]:
-        """Loads of weights while a tile of columns of a stage is multiplied, to the registers that
-        the tile before it leaves, or if it is decoded, it itself. None before the first stage."""
+        """Return the loads of weights that are issued while a tile of columns of a stage is
+        multiplied: to the registers that this tile has left if it was decoded, else to those of the
+        tile before it. None for a stage before the first one."""
         tile, later = column, self._stages
         if self._decoder is None:
             tile, later = (column - 1, later) if column else (self._columns[-1], later - 1)
@@ -331,7 +339,7 @@ class SummedMainloop:
             ]
 
     def _product(self, held: SummedRegisters, row: int, part: int, c: ir.Value) -> ir.Value:
-        """c and the product of a fragment of each side."""
+        """Return c plus the product of a fragment of each side."""
         a, b = self._own[part], held.rows[row][part]
         if self._decoder is not None:
             return mfma(self._instruction.form.shape, a, b, c)
@@ -346,21 +354,21 @@ class SummedMainloop:
         return scaled_mfma(self._instruction.shape, left, right, c, (ones(), scales), (0, chosen))
 
     def _scale(self, held: SummedRegisters, place: Place) -> None:
-        """Multiply the first sums that are not scaled by their scales; `place`: which these are."""
+        """Add the oldest unscaled sums, times their scales, to their totals. `place`: theirs."""
         (row, column, part), own = place, held.unscaled.pop(0)
         self._ask_scales(held, own, place)
         totals, at = held.totals[row * len(self._columns) + column], part % self._times
         scaled = under_scales(own.sums, totals[at], own.row, own.columns)
-        # Else LLVM would do so at the end of the loop, and keep all sums until then.
+        # Unless pinned, LLVM scales at the end of the loop, and keeps all sums until then.
         (totals[at],) = pinned([scaled])
 
     def _ask_scales(self, held: SummedRegisters, own: UnscaledSums, place: Place) -> None:
-        """Bring the scales of the columns of some sums."""
+        """Bring the scales of the columns of some sums, if they are not there."""
         _, column, part = place
         own.columns = own.columns or self._columns_of(held, column, part)
 
     def _columns_of(self, held: SummedRegisters, column: int, part: int) -> list[ir.Value]:
-        """The scales of the columns of some sums of a tile."""
+        """Return the scales of the columns of a portion of sums; `part`: its number as in Place."""
         if (column, part) not in self._known_scales:
             run, at = divmod(part, self._times)
             own = vector.extract(held.column_scales[column], [], [run])

@@ -1,7 +1,7 @@
-"""Operands of a ring whose sums are multiplied by f32 scales: loads of a stage, and reads of it.
+"""The operands of a ring whose sums are multiplied by f32 scales: how a stage is loaded and read.
 
-Rows of lhs and the scales of both sides go through LDS. Weights, of which each wave has its own, go
-straight to registers.
+Rows of lhs and the scales of both sides go through LDS. Weights go straight to registers, because
+each wave has its own.
 """
 
 from __future__ import annotations
@@ -25,8 +25,12 @@ from mxc.passes.kernels.vectors import bitcast, concat, i32, index, lanes_of
 
 @dataclass(frozen=True)
 class SummedOperands:
-    """Both sides for one lane, the scales of lhs, if it has some, and of rhs; `slot_bytes`: of LDS
-    for a stage. Scales of lhs multiply sums, or are E8M0, which the instruction takes."""
+    """Both sides for one lane, and their scales.
+
+    `row_scales`: of lhs, None if it has none; f32, which multiply sums, or E8M0, which the
+    instruction takes. `column_scales`: of rhs. `tiles`: of a wave along rows and columns.
+    `slot_bytes`: bytes of LDS of a stage.
+    """
 
     lhs: StagedSide
     rhs: DirectSide
@@ -37,46 +41,46 @@ class SummedOperands:
 
     @property
     def parts(self) -> int:
-        """Instructions along K of a stage, for each tile of the result."""
+        """Number of instructions along K in a stage, for each tile of the result."""
         return len(self.lhs.layout.runs)
 
     @property
     def runs(self) -> int:
-        """Runs of these under one scale each."""
+        """Number of runs of a stage, each under one scale."""
         return self.column_scales.runs
 
     @property
     def rows_scale_sums(self) -> bool:
-        """Whether lhs has scales that multiply sums."""
+        """Whether lhs has f32 scales, which multiply sums."""
         return self.row_scales is not None and self.lhs.layout.scaled.multiplies_sums
 
     @property
     def rows_scale_blocks(self) -> bool:
-        """Whether lhs has scales that the instruction takes."""
+        """Whether lhs has E8M0 scales, which the instruction takes."""
         return self.row_scales is not None and not self.rows_scale_sums
 
     @property
     def row_pieces(self) -> int:
-        """Reads of a fragment of rows."""
+        """Number of LDS reads for a fragment of lhs."""
         return len(self.lhs.layout.runs[0])
 
     @property
     def column_pieces(self) -> int:
-        """Loads of what a lane has of a column in a k-step."""
+        """Number of loads for the weights that a lane has of a column in a k-step."""
         return len(self.rhs.layout.new_pieces(0))
 
     @property
     def blocks(self) -> int:
-        """Blocks of a stage."""
+        """Blocks of a row in a stage."""
         return self.lhs.layout.blocks
 
     @property
     def all_stages(self) -> int:
-        """Stages of K."""
+        """Number of stages along K."""
         return self.lhs.layout.kind.blocks // self.blocks
 
     def read_rows(self, into: SummedRegisters, slot: int) -> list[Issue]:
-        """Reads of the rows of the stage in a slot from LDS."""
+        """Return LDS reads of the rows of the stage in a slot, in the order of multiplication."""
         start = self._start(slot)
 
         def read(tile: int, part: int) -> None:
@@ -92,7 +96,7 @@ class SummedOperands:
         return [partial(read, tile, run + part) for run, tile, part in order]
 
     def read_scales(self, into: SummedRegisters, slot: int) -> list[Issue]:
-        """Reads of the scales of the stage in a slot from LDS."""
+        """Return LDS reads of the scales of the stage in a slot."""
         start = self._start(slot)
 
         def read(found: list[ir.Value], of_tile: Callable[..., ir.Value], tile: int) -> None:
@@ -110,7 +114,8 @@ class SummedOperands:
         return reads
 
     def load_rows(self, stage: ir.Value, slot: int) -> list[Issue]:
-        """The direct loads of a stage to a slot of LDS, its scales last; past the end, zeros."""
+        """Return the direct loads of a stage to a slot of LDS, its scales last; past the end of K
+        elements are zero."""
         left, start = self._left(stage), self._start(slot)
         rows = range(self.lhs.layout.loads)
         loads: list[Issue] = [partial(self.lhs.load, at, stage, start, left=left) for at in rows]
@@ -121,8 +126,8 @@ class SummedOperands:
         ]
 
     def load_columns(self, stage: ir.Value, tile: int, into: list[ir.Value]) -> list[Issue]:
-        """Loads of the weights of a tile of columns in a stage, i32 [n] for each k-step; zeros past
-        the end."""
+        """Return loads of the weights of a tile of columns in a stage: i32 [n] for each k-step,
+        zero past the end of K."""
         left, layout = self._left(stage), self.rhs.layout
 
         def load(pieces: Sequence[tuple[int, int]]) -> None:
@@ -136,15 +141,15 @@ class SummedOperands:
         return [each for each in (self.row_scales, self.column_scales) if each is not None]
 
     def _start(self, slot: int) -> ir.Value:
-        """The offset of a slot in LDS."""
+        """Offset of a slot in LDS, in bytes."""
         return index(slot * self.slot_bytes)
 
     def _left(self, stage: ir.Value) -> ir.Value:
-        """Blocks of a row from a stage on."""
+        """Blocks that a row has from a stage on."""
         end = index(self.lhs.layout.kind.blocks)
         return end - arith.minui(stage * self.blocks, end)
 
 
 def _words(piece: ir.Value) -> ir.Value:
-    """The bytes of a piece as i32 [n]."""
+    """Return the bytes of a piece as i32 [n]."""
     return bitcast(piece, i32(), lanes_of(piece) // 4)

@@ -15,8 +15,11 @@ from mxc.passes.kernels.vectors import bitcast, concat, f32, i8, lanes_of
 
 @dataclass
 class UnscaledSums:
-    """Some sums of a tile, f32 [n], and the scale of their row, if rows have some; the scales of
-    their columns, as soon as something needs them."""
+    """Some sums of a tile of the result, f32 [n], that are yet to be multiplied by their scales.
+
+    `row`: scale of their row, None if lhs has no f32 scales; `columns`: scales of their columns, or
+    one for all; empty until something needs them.
+    """
 
     sums: ir.Value
     row: ir.Value | None
@@ -27,12 +30,12 @@ class UnscaledSums:
 class SummedRegisters:
     """What a lane holds between stages.
 
-    `rows`: of each tile of rows the fragments of the stage; `totals`: by tile of the result, row
-    after row, in as many vectors as its sums are scaled in; `decoded`: fragments of the first tile
-    of columns, where they are decoded; `row_scales`, `column_scales`: of each tile, f32 [runs], or
-    of rows i32 with the E8M0 of the k-steps; `ahead`:
-    weights that were asked for, i32 [n], in the order of their use; `unscaled`: sums that are yet
-    to be multiplied by their scales, the first ones first.
+    `rows`: by tile of rows, the fragments of the stage; `totals`: by tile of the result, row by
+    row, one vector for each portion in which its sums are scaled; `decoded`: fragments of the first
+    tile of columns, empty if nothing is decoded; `row_scales`, `column_scales`: by tile, f32
+    [runs], or for rows an i32 with the E8M0 of each k-step in a byte; `ahead`: weights that are
+    loaded or in flight, i32 [n], in the order of use; `unscaled`: sums that are yet to be
+    multiplied by their scales, the oldest first.
     """
 
     rows: list[list[ir.Value]]
@@ -45,10 +48,10 @@ class SummedRegisters:
 
 
 class DecodedColumns:
-    """The fragments of a tile of columns for a stage, of which pairs are decoded one by one."""
+    """The fragments of a tile of columns in a stage, decoded one pair of elements at a time."""
 
     def __init__(self, decoder: PairDecoder, blocks: Sequence[ir.Value]) -> None:
-        """`blocks`: those of a lane or its parts of them, i32 [n]."""
+        """`blocks`: of each k-step the lane's packed block or part of a block, as i32 [n]."""
         self._decoder, self._one = decoder, constant(1.0, f32())
         self._blocks = [bitcast(each, i8(), 4 * lanes_of(each)) for each in blocks]
         self._fragments = lanes_of(self._blocks[0]) * 8 // decoder.element.bits // FRAGMENT
@@ -56,7 +59,7 @@ class DecodedColumns:
         self._found: list[ir.Value] = []
 
     def step(self) -> None:
-        """Decode a pair, if one is left."""
+        """Decode the next pair, if one is left."""
         if self._is_done:
             return
         block, fragment = divmod(len(self._found), self._fragments)
@@ -67,7 +70,7 @@ class DecodedColumns:
             self._pairs = []
 
     def fragments(self) -> list[ir.Value]:
-        """All of them; pairs that are left are decoded here."""
+        """Return all fragments, after decoding the pairs that are left."""
         while not self._is_done:
             self.step()
         return self._found

@@ -1,4 +1,4 @@
-"""The tile of the result that a workgroup of a ring has: where it lies, and how it is stored."""
+"""The tile of the result that a workgroup of a ring computes: its place, and how it is stored."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from mxc.passes.kernels.gpu.output import BlockOutput
 from mxc.passes.kernels.gpu.ring.split import TileSums
 from mxc.passes.kernels.vectors import below, choose, f32, index, of, when
 
-#: Dies of a device, each with a cache: one workgroup after the other goes to the next of them.
+#: Dies of a device (XCDs), each with an L2 of its own. Workgroups go to them round-robin.
 #: Source: AMD CDNA3 and CDNA4 white papers (eight XCDs).
 _DIES = 8
-#: Rows of workgroups that take the same columns one after the other.
+#: Rows of tiles in a band. In a band, workgroups are numbered column by column.
 _TOGETHER = 4
 
 
 class WorkgroupTile:
-    """Rows and columns of the workgroup that runs; `start`: its first row, `first`: its first
-    column, of both halves together.
+    """The tile of the workgroup that runs.
 
-    `first_row`, `first_column`: of the workgroup's those where this wave begins.
+    `start`, `first`: its first row and column in the result; `first_row`, `first_column`: the first
+    row and column of this wave in the tile. Columns of both halves of a result are counted
+    (`GpuContraction.halves`).
     """
 
     def __init__(self, contraction: GpuContraction, lane: Lane, given: ContractionBuffers) -> None:
-        """At the insertion point."""
+        """Compute the place of the tile, at the insertion point."""
         self._contraction, self._lane, self._given = contraction, lane, given
         self._schedule = contraction.schedule
         self._size = self._schedule.instruction.rows
@@ -56,9 +57,11 @@ class WorkgroupTile:
             )
 
     def _place(self) -> tuple[ir.Value, ir.Value]:
-        """Which rows and columns this workgroup has: those that run at once share operands.
+        """Return the row and the column of the workgroup's tile, counted in tiles.
 
-        Numbers that a die gets become consecutive ones, and these go down some rows first.
+        Workgroups that run on a die at the same time are to share operands in its L2. So those of a
+        die, every eighth one, are renumbered to be consecutive. Numbers go down a band of
+        `_TOGETHER` rows of tiles, then to its next column, and after the last to the next band.
         """
         right = self._contraction.right
         down = quotient_up(self._contraction.rows, self._schedule.rows)
@@ -74,26 +77,30 @@ class WorkgroupTile:
         first = band * _TOGETHER
         if isinstance(down, int) and down % _TOGETHER == 0:
             return first + inside % _TOGETHER, inside // _TOGETHER
-        # The last band has fewer rows.
+        # The last band may have fewer rows.
         high = at_most(value_of(down) - first, _TOGETHER)
         return first + inside % high, inside // high
 
     def lhs_row(self, local: ir.Value) -> ir.Value:
-        """The row in memory of a row of the workgroup's tile."""
+        """Return the row of lhs, as the workgroup sees its buffer, of row `local` of the tile."""
         return self._given.lhs_row(self.start, local)
 
     def rhs_row(self, local: ir.Value) -> ir.Value:
-        """The same of rhs, the last one beyond the end."""
+        """Return the row of rhs, as the workgroup sees its buffer, of column `local` of the tile.
+
+        Columns past the end are clamped to the last one.
+        """
         return self._given.rhs_row(self.first, self._column_of(local))
 
     def scale_row(self, local: ir.Value) -> ir.Value:
-        """The same of the scales of rhs."""
+        """Return the row of the scales of rhs for column `local` of the tile, clamped likewise."""
         return self._given.scale_row(self.first, self._column_of(local))
 
     def _column_of(self, local: ir.Value) -> ir.Value:
-        """The column of rhs of one of the workgroup's tile, the last one beyond the end.
+        """Return the column of rhs (all columns) of column `local` of the tile, clamped.
 
-        The halves of a result are in the halves of each wave's tiles.
+        If the result has two halves (a gate, or rotary pairs), each wave has columns of the first
+        one in the first half of its tiles along columns, and of the second one in the others.
         """
         contraction, size = self._contraction, self._size
         row, half = self.first + local, index(0)
@@ -105,13 +112,16 @@ class WorkgroupTile:
         return contraction.column_of(at_most(row, contraction.width - 1), half)
 
     def _wave_column(self, wave: ir.Value) -> ir.Value:
-        """The first column of a wave."""
+        """Return the first column of a wave in the result, of each half. `wave`: along columns."""
         first = self._right * self._schedule.waves[1] + wave
         return first * (self._across * self._size)
 
     def store(self, totals: list[ir.Value]) -> None:
-        """Finish and store all tiles of this wave, if it has all splits of K; `totals` row after
-        row of tiles."""
+        """Compute the epilogue of this wave's tiles, and store them.
+
+        `totals`: sums of the tiles, row-major. If several workgroups share K, the last of their
+        waves does this, with the sums of all (split.py).
+        """
         tile = workgroup(1) * self._contraction.right + workgroup(0)
         self._given.join(tile, self._lane, totals, self._store_all)
 
@@ -141,9 +151,10 @@ class WorkgroupTile:
     def _store_block(
         self, blocks: BlockOutput, local: ir.Value, column: ir.Value, pair: Sequence[TileSums]
     ) -> None:
-        """Quantize and store a tile: a block of each row. `local`: a row of the workgroup's.
+        """Quantize a tile and store it: one block of each row.
 
-        The lanes of a block exchange columns: those of rows that there are not take part.
+        `local`: this lane's row of the workgroup's tile; `pair`: sums of the tile, of each half.
+        The lanes of a block exchange columns, so lanes whose row does not exist take part.
         """
         row = self.start + local
         inside = self._given.has_row(row) & below(column, self._contraction.width)
@@ -160,7 +171,10 @@ class WorkgroupTile:
     def _store_heads(
         self, row: ir.Value, column: ir.Value, pairs: Sequence[Sequence[TileSums]]
     ) -> None:
-        """Finish and store tiles of heads that hold a block, for pages of blocks."""
+        """Store the tiles that hold a block of a head, to pages of a KV cache that has blocks.
+
+        `pairs`: sums of each tile, of both elements of the rotary pairs.
+        """
         quads = [
             Quad(self._column(column + number * self._size, quad), pair, quad)
             for number, pair in enumerate(pairs)
@@ -169,10 +183,11 @@ class WorkgroupTile:
         self._given.store_blocks(row, column, quads, self._lane)
 
     def _column(self, column: ir.Value, quad: int) -> ir.Value:
-        """The first column of a quad of the tile that begins at `column`."""
+        """Return the first column of a quad of this lane in the tile that begins at `column`."""
         return column + (self._lane.group * QUAD + self._schedule.instruction.row(quad))
 
     def _store(self, row: ir.Value, column: ir.Value, pair: Sequence[TileSums]) -> None:
+        """Compute the epilogue of a tile and store it, as far as its rows and columns exist."""
         contraction, schedule = self._contraction, self._schedule
         for quad in range(schedule.instruction.totals // QUAD):
             own = Quad(self._column(column, quad), pair, quad)
