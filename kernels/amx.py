@@ -21,8 +21,8 @@ from mxc.kernels.tiles import TILE_C, tdpbf16ps, tile_a
 
 #: Rows and columns of a tile.
 TILE = 16
-#: Bytes of activations of a workgroup, of 2 MiB of L2, that stay there while the loop goes over
-#: columns.
+#: Most bytes of activations of a workgroup. They stay in the L2 cache, of 2 MiB, while the loop
+#: goes over columns.
 _ACTIVATIONS = 1280 << 10
 
 
@@ -30,9 +30,9 @@ _ACTIVATIONS = 1280 << 10
 class TilePlan:
     """The sizes of a schedule. None of them changes the order in which a sum is added.
 
-    `rows`, `columns`: of a workgroup; the sums of the rows wait in scratch. `chunk`: elements along
-    K that are decoded to scratch at once. `ahead`: prefetch distance of weights, in elements along
-    K.
+    `rows`, `columns`: of a workgroup; columns are those of the weights, over both halves of a gate.
+    The sums of the rows wait in scratch. `chunk`: elements along K that are decoded to scratch at
+    once. `ahead`: prefetch distance of weights, in elements along K.
     """
 
     rows: int
@@ -49,7 +49,8 @@ class TilePlan:
 
 
 #: Plans for two tiles of columns: first the one that was measured to be the fastest, then others.
-#: Scratch has 32 KiB at most: 64 bytes for each element of a chunk, 128 for each row.
+#: Scratch has 32 KiB at most: 64 bytes of decoded weights for each element of a chunk, and 128
+#: bytes of sums for each row.
 _PLANS = (
     TilePlan(128, 64, 256, 512),
     TilePlan(128, 64, 256, 1024),
@@ -63,7 +64,7 @@ _PLANS = (
 
 
 def plans(contraction: ContractionShape) -> list[TilePlan]:
-    """The plan that is used where none is given, then the others."""
+    """The plans of a contraction: the one that is used by default, then the others."""
     across, least = _tiles_across(contraction), _width(contraction) * contraction.halves
     fitted = [
         replace(
@@ -79,7 +80,8 @@ def steps(
     contraction: ContractionShape, plan: TilePlan | None = None, pitch: int | None = None
 ) -> Iterator[tuple[str, Kernel]]:
     """Yield a description and the kernel after each step of the schedule. `plan`: the first of
-    `plans` by default; `pitch`: K steps of a row of A in memory."""
+    `plans` by default. `pitch`: K steps of a row of A in memory, where these are more than K has.
+    """
     plan = plan or plans(contraction)[0]
     kernel = contraction.kernel
     yield "what is computed", kernel
@@ -91,7 +93,8 @@ def steps(
     kernel = decode_early(kernel, "W=", ("k", plan.chunk), "m")
     yield "the next chunk beside the products of the last rows", kernel
     few = contraction.rows is not None and TILE < contraction.rows <= 2 * TILE
-    # Four sums stay in tiles while weights are decoded; with one row of tiles, this gains nothing.
+    # With 17 to 32 rows, the four sums stay in tile registers for all of K, also while weights are
+    # decoded. With one row of tiles, this gains nothing.
     two = _tiles_across(contraction) == 2
     all_chunks = few and contraction.choice != "sorted" and two
     if two and not all_chunks:
@@ -154,8 +157,9 @@ def _tiles_across(contraction: ContractionShape) -> int:
 
 
 def _rows(contraction: ContractionShape, most: int) -> int:
-    """Rows of a workgroup: at most so many, whose activations are within `_ACTIVATIONS` bytes, and
-    about equally many in each. Columns that are finished together need a part of scratch."""
+    """Rows of a workgroup: at most `most`, about equally many in each workgroup, and so few that
+    their activations take at most `_ACTIVATIONS` bytes, but not fewer than 32. Columns that are
+    finished together take scratch of their own, in place of the sums of 16 rows."""
     most = most if contraction.together == TILE else most - TILE
     fitting = _ACTIVATIONS // (2 * contraction.planes * contraction.depth) // TILE * TILE
     most = min(most, max(fitting, 2 * TILE))
@@ -169,7 +173,7 @@ def _places(
     contraction: ContractionShape, kernel: Kernel, raw: Layout, pitch: int | None
 ) -> Kernel:
     weights = raw.paired()
-    # Memory is padded to whole tiles, and the padding does not reach results.
+    # Memory is padded to whole tiles. The padding does not reach results.
     kernel = place(kernel, "B", "global", raw.in_memory())
     if contraction.scales is not None:
         kernel = place(kernel, "SB", "global", layout("n0 n1 n2 n3"))

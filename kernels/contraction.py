@@ -2,17 +2,20 @@
 
     Y[y, n] = finish(sum over k of A[r, k] SA[r, k / step] * B[e, n, k] SB[e, n, k / block])
 
-Rows come in groups g of m rows each; e is the expert whose weights a group uses. Four choices:
+A are activations, B weights, SA and SB their scales; finish is the epilogue. Rows come in groups g
+of m rows each. r is the row of A, y the row of Y, and e the expert whose weights the group uses.
+There are four choices of e:
 
-    all      one group, one weight
+    all      one group, one weight, no expert
     own      `rows` rows per group; group g uses expert g
     chosen   `rows` rows per group; group g uses expert IDS[g]
-    sorted   group g has rows ROUTES[g] to ROUTES[g + 1]; then ROUTES holds the expert of each
-             group, then the row of the result for each sorted row; A itself is in sorted order
-             where it was `copied`
+    sorted   rows are sorted by expert; group g has the sorted rows from ROUTES[g] to before
+             ROUTES[g + 1]; after these, ROUTES holds the expert of each group, then the row of the
+             result for each sorted row; A is in sorted order if it was `copied`
 
-A gated result has columns n of two halves h of the weights. On tiles, f32 activations are the sum
-of three planes p of bf16. Sums of integers are in units, and SA includes the unit.
+For a gate, the weights have two halves h, and column n of the result is computed from column n of
+both. On tiles, f32 activations are the sum of three planes p of bf16. Integer operands count units,
+and SA includes the unit.
 """
 
 from __future__ import annotations
@@ -33,10 +36,13 @@ PLANES = 3
 class ContractionShape:
     """Sizes and types of a contraction.
 
-    `columns`: columns of the result. `rows`, `groups`: None where they are known at the call.
-    `block`: elements per scale of weights. `halves`: 2 for a gate. `together`: columns of the
-    result that are finished at once. `step`: elements per scale of activations, where they are
-    `scaled`. `share`: number of consecutive rows of the result with the same activations.
+    `columns`: columns of the result. `depth`: elements along K. `rows`, `groups`: rows per group
+    and number of groups; None if they are known only at the call. `experts`: 0 if there is a single
+    weight. `block`: elements per scale of weights. `halves`: 2 for a gate. `planes`: bf16 planes of
+    an activation. `together`: columns of the result that are finished at once. `scaled`: whether
+    activations have scales. `step`: elements along K that are processed at once; where activations
+    are scaled, elements per scale. `share`: number of consecutive rows of the result with the same
+    activations. `copied`: whether activations are copied in sorted order.
     """
 
     columns: int
@@ -103,6 +109,7 @@ class ContractionShape:
 
     @property
     def _derived(self) -> dict[str, Derived]:
+        """The coordinates r, y and e of the module docstring."""
         if self.choice == "sorted":
             rows = Derived("g", table="ROUTES", plus="m")
             order = replace(rows, through="ROUTES", behind=2 * self.experts + 1)

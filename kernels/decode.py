@@ -28,7 +28,7 @@ from mxc.kernels.layout import Layout, layout
 #: Elements along K of a tile of weights.
 STEP = 32
 
-#: Mantissa bits of a bf16; the biased exponent of its largest numbers; its bias.
+#: Number of mantissa bits of bf16; largest biased exponent of finite numbers; exponent bias.
 _MANTISSA = 7
 _LARGEST = 254
 _BIAS = 127
@@ -42,9 +42,9 @@ I32 = Element("i32", 32, np.int32)
 
 @dataclass(frozen=True)
 class ExponentTable:
-    """A lookup table for codes whose scale is subtracted from the exponent. `bits`: i16 per code;
-    `most`: the scale byte at which nothing is subtracted; `least`: the least scale byte that is
-    exact."""
+    """A lookup table for codes whose scale is subtracted from the exponent. `bits`: the bf16 bits
+    of each code, as i16, for the scale byte `most`, at which nothing is subtracted. `least`: the
+    least scale byte for which the subtraction is exact."""
 
     bits: Numbers
     least: int
@@ -66,7 +66,7 @@ class ExponentTable:
 
 def takes_exponents(scales: str, block: int) -> bool:
     """Whether scales of this type, each for `block` elements, can be subtracted from exponents:
-    they are powers of two, and one scale covers a whole step."""
+    they must be powers of two, and one scale must cover a whole step."""
     return scales == _F8E8M0 and block % STEP == 0
 
 
@@ -80,7 +80,8 @@ def panel_layout(bits: int) -> Layout:
 
 
 def element_of(format: ElementFormat | None, unit: float = 1.0) -> Element:
-    """The codes of a format of weights as an `Element`, with values / `unit`; bf16 for None."""
+    """The `Element` of a format of weights, whose codes stand for their values / `unit`. Without a
+    format: bf16."""
     if format is None:
         return BF16
     return Element(format.mlir, format.bits, np.uint8, format.values / np.float32(unit))
@@ -103,8 +104,8 @@ def scale_element(type: str) -> Element:
 
 
 def decoder(codes: Element, scales: Element | None, block: int = STEP) -> Atom:
-    """The atom from codes [dwords, 16, items] and the scales of each block of the step [blocks, 16,
-    1] to bf16 [16, 16, 2]."""
+    """The atom that decodes a step of weights to bf16 [16, 16, 2], from codes [dwords, 16, items]
+    and one scale for each block of the step [blocks, 16, 1]."""
     raw = panel_layout(codes.bits)
     table, parts = None, max(1, STEP // block)
     if codes.values is not None and scales is not None and takes_exponents(scales.name, block):
@@ -147,7 +148,7 @@ def paired(raw: Numbers) -> Numbers:
 
 
 def _upper_half(values: Numbers) -> Numbers:
-    """bf16 from f32 with at most 8 significant bits; subnormal numbers become zero."""
+    """Convert f32 with at most 8 significant bits to bf16. Subnormal numbers become zero."""
     tiny = np.abs(values) < np.finfo(np.float32).tiny
     values = np.where(tiny, np.copysign(np.float32(0), values), values)
     return (values.view(np.uint32) >> 16).astype(np.uint16).view(ml_dtypes.bfloat16)

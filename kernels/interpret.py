@@ -18,7 +18,8 @@ import numpy as np
 from mxc.kernels.language import Array, Body, Do, For, Kernel, Numbers
 from mxc.kernels.layout import Layout
 
-#: Computes results from the totals (one array per half of a gate) at coordinates by axis.
+#: The epilogue: computes results from totals (a list with one array, or with one per half of a
+#: gate) and their coordinates by axis.
 Finish = Callable[[list[Numbers], Mapping[str, Any]], Numbers]
 
 
@@ -28,15 +29,16 @@ def interpret(
     sizes: Mapping[str, int] | None = None,
     finish: Finish | None = None,
 ) -> None:
-    """Run a kernel on flat arrays, which are written in place. `sizes`: sizes known at the call."""
+    """Run a kernel on flat arrays, by name, which are written in place. `sizes`: the sizes that
+    come with the call. `finish`: the epilogue; None stores totals unchanged."""
     run = _Run(kernel, memory, {**kernel.sizes, **(sizes or {})}, finish)
     run.block(kernel.body, dict.fromkeys(kernel.sizes, 0), dict(run.sizes))
 
 
 def atom_offsets(kernel: Kernel, do: Do, tile: Mapping[str, int]) -> dict[str, list[int]]:
-    """The offsets along each axis, within a tile, at which an atom or a copy of a fragment is
-    applied. K comes first; its offsets are steps, in the order of the registers of the operand that
-    has several."""
+    """Return, for each axis, the offsets within a tile at which an atom or a copy of a fragment is
+    applied. K comes first. Where a dot product takes the registers of a local operand one at a
+    time, the offsets are in the order of these registers."""
     step: dict[str, int] = {}
     orders: dict[str, list[int]] = {}
     for name, layout in _operands(kernel, do):
@@ -75,12 +77,12 @@ def pieces(kernel: Kernel, do: Do, tile: Mapping[str, int]) -> Iterator[dict[str
 
 
 def _operands(kernel: Kernel, do: Do) -> Iterator[tuple[str, Layout]]:
-    """Yield result and inputs of a statement, each with the layout the statement uses."""
+    """Yield result and inputs of a statement, each with the layout that the statement uses."""
     names = (do.out, *do.ins)
     if do.atom is not None:
         yield from zip(names, do.atom.layouts, strict=True)
         return
-    # A copy moves the content of a register; an array in registers keeps its own layout.
+    # A copy moves the content of a register; the array in registers determines the layout.
     tiles = [n for n in names if kernel.arrays[n].space in ("tile", "register")]
     layout = kernel.arrays[(tiles or [do.out])[0]].layout
     yield from ((name, layout) for name in names)
@@ -102,15 +104,16 @@ class _Run:
         self.region = {name: (whole, self._whole(a)) for name, a in kernel.arrays.items()}
         #: For each axis, whether the innermost loop over it is in its last iteration.
         self.last: dict[str, bool] = {}
-        #: For each array, the number of chains of sums and the elements of one chain.
+        #: For each local array, the number of chains of its sums, and the number of elements of one
+        #: chain.
         self.chains: dict[str, tuple[int, int]] = {}
 
     def _whole(self, array: Array) -> dict[str, int]:
-        """Sizes of an array of the program; the size along a derived axis is not used, and is 1."""
+        """Sizes of an array of the program. The size along a derived axis is not used, and is 1."""
         return {**dict.fromkeys(array.axes, 1), **self.sizes}
 
     def end(self, axis: str, at: Mapping[str, Any]) -> Any:
-        """The end of an axis; for an axis in `spans`, of each group in `at`."""
+        """The end of an axis. For an axis in `spans`, the end for each group in `at`."""
         if axis not in self.kernel.spans:
             return self.sizes[axis]
         table, group = self.kernel.spans[axis]
@@ -216,7 +219,7 @@ class _Run:
         own = [axis for axis in kernel.sizes if axis in out.axes or axis in named]
         parts = [a for a in kernel.summed(do) if a not in own] if do.op in ("dot", "map") else []
         axes = own + parts
-        # In registers, coordinates past the end of a clamped axis hold the last one again.
+        # In registers, coordinates past the end of a clamped axis hold the last element again.
         again = {
             axis
             for array in kernel.arrays.values()
@@ -251,7 +254,8 @@ class _Run:
         self._put(do.out, place, (kept + out.element.excess).astype(out.element.numpy))
 
     def _finished(self, do: Do, here: Mapping[str, Any], own: int) -> Numbers:
-        """The results of totals; the halves of a gate are passed to `finish` as a list."""
+        """Apply `finish` to totals, and return the results. `own`: number of axes of the result; an
+        axis after these is the halves of a gate, which `finish` gets as a list."""
         found = self._read(do.ins[0], here)
         totals = [found]
         if found.ndim > own:
@@ -296,8 +300,9 @@ class _Run:
             self._put(do.out, places[0], found)
 
     def _fragment(self, name: str, layout: Layout, at: Mapping[str, int]) -> Numbers:
-        """Addresses [registers, lanes, items] of a fragment: by the own layout of an array in
-        registers, by `layout` in memory."""
+        """Addresses [registers, lanes, items] of a fragment at `at`. An array in registers is
+        addressed by its own layout, with as many registers as `layout` has; an array in memory by
+        `layout`."""
         array = self.kernel.arrays[name]
         if array.space in ("tile", "register"):
             own = array.layout

@@ -32,20 +32,26 @@ from numpy.typing import NDArray
 
 from mxc.kernels.layout import Layout
 
-#: The layout of an array whose order of bits is not chosen yet.
+#: The empty layout, for an array whose layout is not chosen yet. In memory it means plain row-major
+#: order.
 NOWHERE = Layout()
 #: Where an array is: memory of the program, scratch of a workgroup, tile registers, vector
 #: registers.
 Space = Literal["global", "stack", "tile", "register"]
+#: What happens past the end of an axis: see the module docstring.
 Guard = Literal["padded", "masked", "clamped"]
+#: What a statement computes. zero: start a sum. decode: turn codes (and scales) into operands.
+#: copy: move elements. dot: add a dot product to `out`. scale: add a sum times scales to `out`.
+#: map: apply the epilogue. round: quantize results to MX blocks.
 Op = Literal["zero", "decode", "copy", "dot", "scale", "map", "round"]
 Numbers: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Element:
-    """An element type. `values`: the value of each code, None for a type of plain numbers.
-    `excess`: the bias added to signed numbers to store them as elements of this unsigned type."""
+    """An element type. `numpy`: the dtype that holds an element or a code. `values`: the value of
+    each code, None for a type of plain numbers. `excess`: the bias added to signed numbers to store
+    them as elements of this unsigned type."""
 
     name: str
     bits: int
@@ -56,9 +62,13 @@ class Element:
 
 @dataclass(frozen=True)
 class Chains:
-    """Accumulators that dot products add to in turn, so that consecutive dot products do not depend
-    on each other: `wanted` registers of sums in all, but no more than `room`; at most `most`
-    copies. `always`: this many copies, where the order of sums depends on it."""
+    """How many copies an accumulator has. Dot products add to the copies in turn, so that
+    consecutive dot products do not depend on each other.
+
+    `wanted`: number of accumulator registers, over all copies, that hides the latency. `room`: most
+    registers that all copies may take. `most`: most copies. `always`: if not 0, the number of
+    copies, whatever the other fields say; it is set where the order of the sum depends on it.
+    """
 
     wanted: int = 0
     room: int = 0
@@ -66,7 +76,7 @@ class Chains:
     always: int = 0
 
     def __str__(self) -> str:
-        """The number of sums, or of copies."""
+        """The text in printed kernels: the number of sums wanted, or of copies."""
         if self.always:
             return f"{self.always} of each sum"
         return f"{self.wanted} sums, at most {self.room}"
@@ -83,10 +93,10 @@ class Chains:
 class Array:
     """An array of a kernel.
 
-    `grain`: number of coordinates along an axis that share an entry. `pitch`: number of fragments
-    along an axis in memory, where memory holds more than the size needs. `slots`: number of
-    coordinates along an axis after which scratch is reused. `guards`: by axis. `chains`: copies of
-    sums in registers.
+    `grain`: number of coordinates along an axis that share an entry, as scales do. `pitch`: number
+    of fragments along an axis in memory, where memory holds more than the size needs. `slots`:
+    number of coordinates along an axis after which scratch is reused. `guards`: by axis. `chains`:
+    copies of accumulators in registers.
     """
 
     name: str
@@ -101,7 +111,7 @@ class Array:
     chains: Chains | None = None
 
     def copies(self, sizes: Mapping[str, int]) -> int:
-        """Number of copies of the sums of a region of these sizes."""
+        """Number of copies of the accumulators of a region of these sizes; 1 without `chains`."""
         if self.chains is None:
             return 1
         return self.chains.of(self.count(sizes) >> len(self.layout.item + self.layout.lane))
@@ -155,9 +165,9 @@ class Atom:
 
 @dataclass(frozen=True)
 class Early:
-    """When a statement runs for a later part of the kernel: on the tile `by` coordinates further
-    along `axis`, if the axis reaches that far, and only in the last iteration of the innermost loop
-    over `last` around it. `by` 0: on its own tile."""
+    """When and on which tile a statement runs, if not in every iteration on its own tile. It runs
+    only in the last iteration of the innermost loop over `last` around it, and on the tile `by`
+    coordinates further along `axis`, if the axis reaches that far. `by` 0: on its own tile."""
 
     axis: str
     by: int
@@ -166,8 +176,9 @@ class Early:
 
 @dataclass(frozen=True)
 class Do:
-    """One statement. `ahead`: distance, in elements along K, at which the input is prefetched.
-    `early`: set where the statement runs for a later part than its loops say."""
+    """One statement: `out` = `op`(`ins`). `ahead`: distance, in elements along K, at which the
+    input is prefetched. `early`: set if the statement does not run in every iteration of its loops.
+    """
 
     op: Op
     out: str
@@ -209,11 +220,13 @@ Body: TypeAlias = tuple[Do | For, ...]
 
 @dataclass(frozen=True)
 class Derived:
-    """A coordinate computed from others: `table[group]` or `group * times`, plus `plus`.
+    """A coordinate that is computed from the coordinates of other axes.
 
-    `times` None stands for the size of m. With `through`, the result is the entry of that array at
-    this place plus `behind`. `below` clamps the result to at most `below` - 1. `share`: number of
-    consecutive values that map to the same coordinate.
+    It is `table[group]`, or `group * times` without a table, plus the coordinate `plus`, if any.
+    `times` None stands for the size of m. `through`: the name of an array in which the number
+    computed so far, plus `behind`, is looked up; its entry is the result. `below`: if not 0, the
+    result is at most `below` - 1. `share`: number of consecutive results that map to the same
+    coordinate.
     """
 
     group: str
@@ -241,8 +254,10 @@ class Derived:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel. `sizes`: size of each axis; None is known at the call, or, for an axis in `spans`,
-    differs by group and is table[group + 1] - table[group]."""
+    """A kernel. `sizes`: size of each axis; None for a size that comes with the call or differs by
+    group. `derived`: the coordinates that are computed, by axis. `spans`: for each axis whose size
+    differs by group, a table and the axis of groups; the size is table[group + 1] - table[group].
+    """
 
     name: str
     sizes: Mapping[str, int | None]
@@ -252,7 +267,8 @@ class Kernel:
     spans: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def held(self, body: Body) -> list[Array]:
-        """The local arrays that live in exactly this body."""
+        """The local arrays whose lifetime is this body: all of their uses are in it, and not in a
+        single loop of it."""
         found = []
         for array in self.arrays.values():
             if array.space == "global":
@@ -275,12 +291,12 @@ class Kernel:
         ]
 
     def with_arrays(self, *arrays: Array) -> Kernel:
-        """This kernel with other arrays of these names."""
+        """Return this kernel with these arrays, which replace those of the same names."""
         return replace(self, arrays={**self.arrays, **{each.name: each for each in arrays}})
 
 
 def statements(body: Body) -> Iterator[Do]:
-    """Every statement, in order."""
+    """Yield every statement of a body and of the loops in it, in order."""
     for each in body:
         if isinstance(each, Do):
             yield each

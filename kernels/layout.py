@@ -1,11 +1,12 @@
-"""Layouts: which bit of a coordinate each bit of a place holds, least significant first.
+"""Layouts: at which place (item in a lane, lane, register) an element of a fragment lies.
 
     "k2 | n0 n1 n2 n3 | k1 k0 k3 k4"      item | lane | register
 
-Here, adjacent elements of a lane differ in bit 2 of k, the lane number is bits 0 to 3 of n, and
-adjacent registers differ in bit 1 of k. A fragment lies in memory in the same order: items, then
-lanes, then registers. This is the permutation subset of linear layouts (Triton): each bit of a
-place is one bit of one coordinate.
+Each bit of the item, lane and register number is one bit of one coordinate; the least significant
+bit comes first. Here, adjacent elements of a lane differ in bit 2 of k, the lane number is bits 0
+to 3 of n, and adjacent registers differ in bit 1 of k. In memory, a fragment lies in the same
+order: items, then lanes, then registers. These layouts are the permutations among the linear
+layouts of Triton.
 """
 
 from __future__ import annotations
@@ -76,11 +77,13 @@ class Layout:
         return Layout(item=self.bits)
 
     def taken(self, kind: Kind) -> Layout:
-        """The layout of dwords of codes once they are unpacked to operands of a dot product."""
+        """The layout of the operands of a dot product that are unpacked from dwords of codes, which
+        lie in this layout."""
         if kind == "pairs":
             return self.paired()
         if kind == "quads":
-            # Bytes keep their place in the dword; the lower bits of the place become shifts.
+            # The two highest bits of the item number select the byte, and keep their place. The
+            # lower bits become shifts: one register per shift.
             return Layout(self.item[-2:], self.lane, (*self.item[:-2], *self.register))
         if not self.item:
             return self

@@ -1,4 +1,4 @@
-"""A kernel as text: sizes, arrays with their layouts, derived coordinates, the nest."""
+"""Print a kernel as text: sizes, arrays with their layouts, derived coordinates, the loop nest."""
 
 from __future__ import annotations
 

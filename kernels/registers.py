@@ -1,10 +1,10 @@
-"""Atoms of vector registers in numpy: a lane is a column, and an activation is broadcast to all
-lanes.
+"""Atoms of vector registers in numpy. A lane is a column of the result, and an activation is
+broadcast to all lanes.
 
 floats    f32, one per lane: a fused multiply-add
 pairs     bf16, two per lane, summed in f32
 quads     bytes, four per lane, summed in i32; where the instruction needs unsigned weights, they
-          are stored `excess` too large, and the sum starts at -excess * the sum of the activations
+          are decoded `excess` too large, and the sum starts at -excess * the sum of the activations
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ def weights_of(bits: int, kind: Kind, lanes: int, step: int) -> Layout:
 
 
 def _codes(bits: int, lanes: int, step: int) -> Layout:
+    """Layout of the codes of a K step, for registers of `lanes` columns."""
     found = panel_layout(bits).of_lanes("n", lanes)
     kept = tuple(bit for bit in found.register if 1 << bit[1] < step)
     return Layout(found.item, found.lane, kept)
 
 
 def dot(kind: Kind, lanes: int, weights: Layout) -> Atom:
-    """sums [1, lanes, 1] += weights [1, lanes, items] times activations [1, 1, items]."""
+    """The atom sums [1, lanes, 1] += activations [1, 1, items] times weights [1, lanes, items]."""
     own = Layout(weights.item, weights.lane)
 
     def run(sums: Numbers, a: Numbers, w: Numbers) -> Numbers:
@@ -63,8 +64,12 @@ def dot(kind: Kind, lanes: int, weights: Layout) -> Atom:
 
 
 def scale(lanes: int, by_row: bool, scales: Element | None) -> Atom:
-    """totals += sums * scale of the row's block * scales of the columns; the last is fused. Without
-    scales, the sums are added."""
+    """The atom totals += sums * scale of the row's block * scales of the columns.
+
+    The last multiplication is fused with the addition. `by_row`: whether activations have scales.
+    `scales`: the type of the scales of weights; None if the sums are not multiplied by them.
+    Without either scale, the sums are added.
+    """
     operands = (*([Layout()] * by_row), *([columns(lanes)] if scales is not None else []))
 
     def run(totals: Numbers, sums: Numbers, *by: Numbers) -> Numbers:
@@ -98,7 +103,8 @@ def decoder(
     parts: int = 1,
 ) -> Atom:  # fmt: skip
     """The atom that turns codes [dwords, lanes, items] into operands of a dot product. With
-    `scales`, of `parts` blocks of the step, each element is multiplied by its scale and rounded."""
+    `scales`, one for each of the `parts` blocks of the step, each element is multiplied by its
+    scale and rounded to `into`."""
     raw = _codes(codes.bits, lanes, step)
 
     def run(out: Numbers, given: Numbers, *by: Numbers) -> Numbers:

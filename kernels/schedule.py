@@ -1,6 +1,6 @@
-"""Schedule steps: functions from kernel to kernel that keep the result.
+"""Schedule steps: functions from a kernel to a kernel that computes the same result.
 
-They raise `ScheduleRefused` otherwise.
+A step that would change the result raises `ScheduleRefused`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def over(
     grid: bool = False,
     rest: tuple[int, ...] = (),
 ) -> Kernel:
-    """A loop along `axis` in steps of `by` around the statements with the labels `around`."""
+    """Put a loop along `axis` in steps of `by` around the statements with the labels `around`,
+    which are separated by spaces. The new loop goes into the innermost loop that contains all of
+    them. `grid`: whether each iteration is a workgroup. `rest`: narrower widths, as in `For`."""
     wanted = set(around.split())
     if missing := wanted - labels(kernel.body):
         raise ScheduleRefused(f"no statement {', '.join(sorted(missing))}")
@@ -68,7 +70,8 @@ def over(
 
 
 def _require_whole_sums(kernel: Kernel, axis: str, run: Body) -> None:
-    """Raise `ScheduleRefused` for a loop over a summed axis around a start or a read of the sum."""
+    """Raise `ScheduleRefused` if a loop over an axis that is summed would contain a statement that
+    starts or reads the sum."""
     summed = {do.out for do in statements(run) if do.adds and axis in kernel.summed(do)}
     for do in statements(run):
         if not do.adds and (do.out in summed or summed & set(do.ins)):
@@ -100,7 +103,7 @@ def place(
 
 
 def use(kernel: Kernel, label: str, atom: Atom, ahead: int = 0) -> Kernel:
-    """Let the atom compute the statements with this label, with a prefetch distance of `ahead`."""
+    """Let the atom compute the statements with this label. `ahead`: their prefetch distance."""
     if label not in labels(kernel.body):
         raise ScheduleRefused(f"no statement {label}")
 
@@ -127,22 +130,27 @@ def decode(kernel: Kernel, codes: str, scales: str | None, into: str, element: E
 
 
 def decode_early(kernel: Kernel, label: str, chunk: tuple[str, int], last: str) -> Kernel:
-    """Decode chunks, parts of a loop (axis, step), one ahead: the first before the loop, each later
-    one after the statements that read its place for the last time, in the last iteration of the
-    loop over `last`. One chunk of scratch is enough."""
+    """Decode each chunk one iteration ahead. `label`: the statement that decodes. `chunk`: axis and
+    step of the loop over chunks.
+
+    The first chunk is decoded before the loop. Each later chunk is decoded in the iteration before
+    its own: in the last iteration of the loop over `last`, after the statements that read the
+    overwritten part of scratch for the last time. So scratch for one chunk is enough.
+    """
     axis, by = chunk
     found = 0
 
     def early(each: Do | For) -> Body:
-        """The decoding of the later chunk, in the loops over other axes than that of chunks."""
+        """The statement that decodes the next chunk, in its loops over other axes than that of
+        chunks."""
         if isinstance(each, Do):
             return (replace(each, early=Early(axis, by, last)),)
         inside = tuple(do for part in each.body for do in early(part))
         return inside if each.axis == axis else (replace(each, body=inside),)
 
     def beside(body: Body, out: str, later: Body) -> Body:
-        """The body, with `later` at the end of the innermost loop along the axis of chunks that
-        reads `out`."""
+        """The body with `later` at the end of the innermost loop that reads `out` and runs along
+        the axis of chunks."""
         rows: list[Do | For] = []
         for each in body:
             if isinstance(each, Do) or out not in used((each,)):
@@ -177,20 +185,24 @@ def decode_early(kernel: Kernel, label: str, chunk: tuple[str, int], last: str) 
 
 
 def finish_early(kernel: Kernel, label: str, chunk: tuple[str, int], along: str) -> Kernel:
-    """Run the statement, which reads sums, in the last iteration of the loop `chunk` (axis, step)
-    that adds them, at the end of each iteration of the loop over `along` directly inside: part by
-    part, while later parts are still added. Before, it is in a loop over `along` of its own, after
-    the loop `chunk`."""
+    """Run the statement `label`, which reads sums, as soon as parts of them are complete.
+
+    Before, the statement is in a loop over `along` of its own, after the loop `chunk` (axis, step)
+    that adds the sums. Afterwards it is inside the loop `chunk`, at the end of each iteration of
+    the loop over `along`. It runs only in the last iteration of the loop `chunk`, part by part,
+    while later parts are still added.
+    """
     axis, _ = chunk
     found = 0
 
     def last(each: Do | For) -> Do | For:
+        """The loop or statement, run only in the last iteration along `axis`."""
         if isinstance(each, Do):
             return replace(each, early=Early(axis, 0, axis))
         return replace(each, body=tuple(last(part) for part in each.body))
 
     def within(loop: For, finished: For) -> For:
-        """The loop `chunk`, with `finished` inside."""
+        """The loop `chunk`, with `finished` in its loop over `along`."""
         nonlocal found
         rows: list[Do | For] = []
         (do,) = statements((finished,))
@@ -223,9 +235,10 @@ def finish_early(kernel: Kernel, label: str, chunk: tuple[str, int], along: str)
 def block_sums(
     kernel: Kernel, into: str, element: Element, scales: tuple[str, ...], start: str = ""
 ) -> Kernel:
-    """Sum products in `into` within each iteration of the loop over k around them, and add the
-    scaled sum to the result. An iteration must lie under one scale, else `ScheduleRefused`.
-    A sum starts at the entry of the array `start` for the block, or at zero."""
+    """Sum the products of each iteration of the innermost loop over k in the array `into`, and add
+    this sum, times `scales`, to the result. A sum starts at the entry of the array `start` for the
+    block, or at zero if `start` is empty. Raises `ScheduleRefused` if an iteration has more than
+    one scale."""
 
     def change(do: Do) -> Body:
         if do.op != "dot":
@@ -253,7 +266,8 @@ def block_sums(
 
 
 def wait(kernel: Kernel, name: str, into: str) -> Kernel:
-    """Keep results in `into` until the columns of a block are complete, then round the block."""
+    """Keep results in the array `into` until all columns of a block are computed, then round the
+    block."""
 
     def change(do: Do) -> Body:
         if do.op != "map" or do.out != name:
@@ -282,8 +296,9 @@ def stage(kernel: Kernel, name: str, into: str, label: str, space: Space, layout
 def keep(
     kernel: Kernel, name: str, into: str, loop: tuple[str, int], space: Space, layout: Layout
 ) -> Kernel:
-    """Hold sums of the array `name` in `into` while the loop (axis, step) runs. Of loops in each
-    other with this axis and step, it is the innermost."""
+    """Hold the sums of the array `name` in the array `into` while the loop (axis, step) runs: copy
+    them before the loop, add to the copy, and copy it back after the loop. If nested loops have
+    this axis and step, the innermost one is meant."""
     found = 0
 
     def go(body: Body) -> Body:
@@ -321,7 +336,7 @@ def _local(kernel: Kernel, name: str) -> tuple[str, ...]:
 
 
 def _renamed(loop: For, name: str, into: str) -> Body:
-    """The loop with its sums in another array."""
+    """The loop, adding to the array `into` instead of `name`."""
 
     def change(do: Do) -> Body:
         return (replace(do, out=into) if do.adds and do.out == name else do,)
@@ -330,6 +345,7 @@ def _renamed(loop: For, name: str, into: str) -> Body:
 
 
 def _each(body: Body, change: Callable[[Do], Body]) -> Body:
+    """Replace each statement of a body by the statements that `change` returns for it."""
     rows: list[Do | For] = []
     for each in body:
         if isinstance(each, Do):

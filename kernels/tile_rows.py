@@ -1,14 +1,15 @@
-"""One row of the contraction on vector registers, in the order of the tile unit: a schedule.
+"""A schedule for one row of the contraction on vector registers, with the bits of AMX tiles.
 
-A tile product adds the products of a step of 32 elements along K in two chains, elements 0 and
-elements 1 of its pairs, each from zero, and then their sum to the total (kernels/tiles.py). So do
-the vector registers here, which hold one column per lane: a row has the bits that it has in a tile,
-and its weights are decoded to registers alone. Its activations are converted to f32 once, in
+A tile product takes a step of 32 elements along K as 16 pairs. It adds up the products of elements
+0 of the pairs in one chain, and those of elements 1 in another. Both chains start at zero, and
+their sum is added to the total (kernels/tiles.py). This schedule adds in the same order on vector
+registers, which hold one column per lane. So a row gets the same bits as in a tile, but its weights
+are decoded to registers only, not to scratch. Its activations are converted to f32 once, in
 scratch.
 
-Scales that are powers of two multiply the sum of a step, not the elements as in a tile. The bits
-are the same where no number leaves the range of normal f32 (`ScaleRange`). Other scales multiply
-elements, and bf16 holds the product.
+Scales that are powers of two multiply the sum of a step here, while tiles multiply the elements.
+The bits are the same if no number leaves the range of normal f32 (`ScaleRange`). Other scales
+multiply the elements, and bf16 holds the product.
 """
 
 from __future__ import annotations
@@ -30,22 +31,26 @@ from mxc.kernels.schedule import block_sums, chained, decode, keep, over, place,
 CHUNK = 4096
 #: Prefetch distance of weights, in elements along K.
 AHEAD = 1024
-#: The chains of a tile product.
+#: Two copies of each sum, always: the two chains of a tile product.
 _PAIR = Chains(always=2)
-#: Bias and mantissa bits of bf16.
+#: Exponent bias of bf16, and its number of mantissa bits.
 _BIAS, _MANTISSA = 127, 7
-#: Exponents of the least normal f32, and of a power of two that rounded sums may reach.
+#: Exponent of the least normal f32, and of the largest power of two in f32, which rounded sums may
+#: reach.
 _LEAST, _MOST = -126, 127
 
 
 @dataclass(frozen=True)
 class ScaleRange:
-    """Which scale bytes may multiply sums instead of elements. Elements are multiples of 2^`low`,
-    and at most 2^`high`.
+    """The exponents of activations and the scale bytes for which multiplying the sum of a step by
+    the scale gives the same bits as multiplying the elements. Elements of weights are multiples of
+    2^`low`, and at most 2^`high` in magnitude.
 
-    Sums of products are multiples of the product of the units of both sides. If this is normal, no
-    sum is subnormal; and no sum of a step exceeds 32 products of the largest numbers. Both hold
-    with the scales and without them. Exponents of activations are biased, as in their bits.
+    Every sum of products is a multiple of the unit of the weights times the unit of the
+    activations. If this product is a normal f32, no sum is subnormal. No sum of a step exceeds 32
+    products of the largest numbers. If their sum is finite, no sum overflows. Both conditions have
+    to hold with the scales and without them. Exponents of activations are biased, as in the bits of
+    bf16.
     """
 
     low: int
@@ -53,7 +58,7 @@ class ScaleRange:
 
     @staticmethod
     def of(values: Numbers) -> ScaleRange:
-        """The range for the values of codes."""
+        """The range for weights whose codes have these values."""
         found = np.abs(values[np.isfinite(values)]).astype(np.float64)
         units = range(int(np.floor(np.log2(found.max()))), -64, -1)
         low = next(unit for unit in units if not np.fmod(np.ldexp(found, -unit), 1).any())
@@ -61,34 +66,34 @@ class ScaleRange:
 
     @property
     def least_exponent(self) -> int:
-        """The least exponent of activations that are not zero."""
+        """The least allowed exponent of activations that are not zero."""
         return _LEAST + _BIAS + _MANTISSA - self.low
 
     @property
     def most_exponent(self) -> int:
-        """The largest exponent of activations."""
+        """The largest allowed exponent of activations."""
         return _MOST + _BIAS - STEP.bit_length() - self.high
 
     @property
     def least_byte(self) -> int:
-        """The least byte for which scaled elements are normal; for activations with exponents e at
-        least, the byte and e are `least_sum` at least."""
+        """The least scale byte for which scaled elements are normal. See also `least_sum`."""
         return _LEAST + _BIAS - self.low
 
     @property
     def most_byte(self) -> int:
-        """The largest byte for which scaled elements are finite; for activations with exponents e
-        at most, the byte and e are `most_sum` at most."""
+        """The largest scale byte for which scaled elements are finite. See also `most_sum`."""
         return _MOST + _BIAS - self.high
 
     @property
     def least_sum(self) -> int:
-        """See `least_byte`."""
+        """The least allowed sum of a scale byte and the exponent of an activation that is not zero:
+        with less, a scaled sum could be subnormal."""
         return self.least_exponent + _BIAS
 
     @property
     def most_sum(self) -> int:
-        """See `most_byte`."""
+        """The largest allowed sum of a scale byte and the exponent of an activation: with more, a
+        scaled sum could be infinite."""
         return self.most_exponent + _BIAS
 
 
@@ -128,7 +133,8 @@ def scheduled(contraction: ContractionShape, width: int, most: int = CHUNK) -> K
 
 
 def scales_sums(contraction: ContractionShape) -> bool:
-    """Whether scales multiply the sums of steps: powers of two, each for a whole step."""
+    """Whether scales multiply the sums of steps: they must be powers of two, and each must cover a
+    whole step."""
     scales = contraction.scales
     return scales is not None and takes_exponents(scales.name, contraction.block)
 
@@ -147,12 +153,12 @@ def _tiles(contraction: ContractionShape, kernel: Kernel, width: int, chunk: int
 
 
 def _rounds(contraction: ContractionShape) -> bool:
-    """Whether the result is blocks of columns, which are rounded together."""
+    """Whether the result is blocks of columns, each of which is rounded at once."""
     return contraction.together > TILE
 
 
 def _chunk(depth: int, most: int) -> int:
-    """Elements of chunks of about one size, at most `most`."""
+    """Number of elements along K of a chunk: chunks have about equal sizes, at most `most`."""
     chunks = -(-depth // most)
     return -(-depth // (chunks * STEP)) * STEP
 
@@ -189,6 +195,7 @@ def _atoms(contraction: ContractionShape, kernel: Kernel, late: bool) -> Kernel:
 
 
 def _widened(pairs: Layout) -> Layout:
+    """Layout of pairs of bf16 once they are f32: elements 0 of all dwords, then elements 1."""
     return Layout((), pairs.register, pairs.item)
 
 

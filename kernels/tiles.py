@@ -23,7 +23,8 @@ def tile_a(weights: Layout) -> Layout:
 
 
 def tdpbf16ps(weights: Layout) -> Atom:
-    """sums [16 rows, 16, 1] += A [16 rows, 16 dwords, 2] times B [16 dwords, 16 columns, 2]."""
+    """The atom sums += A times B. Shapes: sums [16 rows, 16, 1], A [16 rows, 16 dwords, 2], B [16
+    dwords, 16 columns, 2]."""
     return Atom("tdpbf16ps", (TILE_C, tile_a(weights), weights), _dot)
 
 

@@ -41,14 +41,16 @@ class VectorPlan:
     """The tile sizes and choices of a schedule for one machine.
 
     `kind`, `lanes`: of the dot product. `rows`, `columns`: of a tile of the result. `rests`: rows
-    of the narrower tiles at the end. `rows_a_workgroup`: rows whose activations stay in the cache
-    and whose sums wait in scratch; None where sorted rows need no such loop. `ahead`: prefetch
-    distance of weights, in elements along K. `staged`: elements along K that are decoded to scratch
-    at once, 0 where each tile decodes for itself. `chains`: copies of sums. `weights`: the type
-    that codes are decoded to. `rounded`: weights are multiplied by their scales and rounded.
-    `blocks`: the result is blocks of `ContractionShape.together` columns. `packed`: weights lie in
-    panels. `alone`: the plan of workgroups with one row, where the number of rows is known at the
-    call; it adds in the same order, so that the bits of a row do not depend on other rows.
+    of the lower tiles at the end. `rows_a_workgroup`: rows whose activations stay in the cache and
+    whose sums wait in scratch; None for sorted rows that need no such loop. `columns_a_workgroup`:
+    columns of the result that a workgroup computes. `ahead`: prefetch distance of weights, in
+    elements along K. `staged`: elements along K that are decoded to scratch at once; 0 if each tile
+    decodes for itself. `chains`: copies of sums. `weights`: the type that codes are decoded to.
+    `rounded`: whether weights are multiplied by their scales and rounded, instead of the sums being
+    scaled. `blocks`: whether the result is rounded to MX blocks of `ContractionShape.together`
+    columns. `packed`: whether weights lie in panels. `alone`: the plan of workgroups with one row,
+    if the number of rows is known only at the call; it adds in the same order, so that the bits of
+    a row do not depend on other rows.
     """
 
     kind: Kind
@@ -84,7 +86,8 @@ def steps(contraction: ContractionShape, plan: VectorPlan) -> Iterator[tuple[str
     kernel = decode(kernel, "B", "SB" if plan.rounded else None, "W", element)
     if plan.staged and "SB" in own:
         kernel = decode(kernel, "SB", None, "SW", F32)
-        # One entry per K step, wherever a chunk begins.
+        # One entry per K step, even where a scale covers several steps: a chunk may begin with any
+        # of them.
         scales = replace(kernel.arrays["SW"], grain={"k": contraction.step})
         kernel = kernel.with_arrays(scales)
         own = tuple("SW" if name == "SB" else name for name in own)
@@ -132,7 +135,8 @@ def _tiles(contraction: ContractionShape, plan: VectorPlan, kernel: Kernel) -> K
         kernel = over(kernel, "m", plan.rows, every, rest=rests)
         kernel = over(kernel, "n", plan.columns, tile)
         return over(kernel, "k", step, products)
-    # A panel is padded past the last column.
+    # The padding of the last panel counts. If tiles do not divide the columns, the last tile is one
+    # register wide.
     odd = -(-contraction.columns // _PANEL) * _PANEL % plan.columns
     kernel = over(kernel, "n", plan.columns, every, rest=(plan.lanes,) if odd else ())
     if not plan.staged:
@@ -159,7 +163,8 @@ def _blocks(
 
 
 def _codes(contraction: ContractionShape, plan: VectorPlan) -> Element:
-    """The codes as they are looked up; a stream of 6-bit codes is first spread to bytes."""
+    """The codes as they are looked up. 6-bit codes in rows are a stream of bits, which is first
+    spread to one code per byte."""
     codes = contraction.weights
     return codes if plan.packed or codes.bits != _PLANES else replace(codes, bits=8)
 

@@ -14,8 +14,9 @@ from mxc.dialects.generic import constant
 
 @dataclass(frozen=True)
 class Index:
-    """`number` + the sum of factor * value. Folds constants; emits operations only when a value is
-    asked for, or when `//` does not divide evenly."""
+    """An index value during lowering: `number` + the sum of factor * value over `terms`. Folds
+    constants. Emits operations only when a value is asked for, or when `//` or `%` does not divide
+    evenly."""
 
     number: int = 0
     terms: Mapping[ir.Value, int] = field(default_factory=dict)
@@ -69,7 +70,8 @@ class Index:
         return self.number % by
 
     def __rshift__(self, bits: int) -> int:
-        """Raises ValueError: the bits of a coordinate that depends on a value are not known."""
+        """Raises ValueError: the bits of a coordinate that depends on a run-time value are not
+        known."""
         raise ValueError("a tile that begins inside of a fragment")
 
 

@@ -49,7 +49,8 @@ def _pointer() -> ir.Type:
 def load_tile(
     start: ir.Value, offset: Number, stride: int, *, streamed: bool, rows: ir.Value | None = None
 ) -> ir.Value:
-    """Load a tile `offset` bytes after a pointer, with `rows` (None: 16) `stride` bytes apart."""
+    """Load a tile of `rows` (None: 16) rows that are `stride` bytes apart, `offset` bytes after a
+    pointer. `streamed`: the data is read once, and need not stay in the nearest cache."""
     apart = constant(stride, ir.IntegerType.get_signless(64))
     return x86.tile_load(_moved(start, offset), apart, streamed=streamed, rows=rows)
 
@@ -57,19 +58,22 @@ def load_tile(
 def store_tile(
     value: ir.Value, start: ir.Value, offset: Number, stride: int, rows: ir.Value | None = None
 ) -> None:
-    """Store a tile `offset` bytes after a pointer, with `rows` (None: 16) `stride` bytes apart."""
+    """Store a tile as `rows` (None: 16) rows that are `stride` bytes apart, `offset` bytes after a
+    pointer."""
     apart = constant(stride, ir.IntegerType.get_signless(64))
     x86.tile_store(value, _moved(start, offset), apart, rows)
 
 
 def row_stride(kernel: Kernel, array: Array, tile: Mapping[str, int], how: Layout) -> int:
-    """Bytes between the rows of a tile in an array whose rows are each 64 contiguous bytes.
+    """Bytes between the rows of a tile in an array whose rows are each 64 contiguous bytes. `tile`:
+    sizes of the region of the array. `how`: layout of the tile.
 
-    Raises ValueError where rows are not contiguous, or not equally far apart.
+    Raises ValueError if rows are not contiguous, or not equally far apart.
     """
     sizes = {**dict.fromkeys(array.axes, 1), **tile}
 
     def apart(axis: str, bit: int) -> int:
+        """Bytes between elements that differ only in this bit of the coordinate along an axis."""
         own = [a for a in array.axes if a == axis or _counts(kernel, a, axis)]
         at = {a: (1 << bit) * (a in own) for a in array.axes}
         return int(array.address(at, sizes)) * array.element.bits // 8
@@ -85,5 +89,6 @@ def row_stride(kernel: Kernel, array: Array, tile: Mapping[str, int], how: Layou
 
 
 def _counts(kernel: Kernel, derived: str, axis: str) -> bool:
+    """Whether the axis `derived` is a derived coordinate that adds the coordinate `axis`."""
     found = kernel.derived.get(derived)
     return found is not None and found.plus == axis

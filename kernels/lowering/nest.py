@@ -20,7 +20,7 @@ from mxc.kernels.language import Array, Body, Do, For, Kernel, statements
 from mxc.kernels.lowering.index import Number, known, least, of, value_of
 from mxc.kernels.lowering.places import At, CurrentTile, Places
 
-#: The dimension of the workgroup number along each axis.
+#: By axis, the dimension of the workgroup id that counts the iterations of its grid loop.
 GRID = {"n": 0, "m": 1, "g": 2}
 
 
@@ -42,8 +42,9 @@ def lower(
     sizes: Mapping[str, int | ir.Value],
     statements: Callable[[Kernel, Places], Statements],
 ) -> None:
-    """Build the body of a kernel. `memory`: the memrefs of arrays of the program; `sizes`: of every
-    axis; the size of an axis in `spans` is not read."""
+    """Build the body of a kernel. `memory`: the memrefs of arrays of the program, by name. `sizes`:
+    the size of every axis; that of an axis in `spans` is not read. `statements`: creates the object
+    that emits the statements."""
     places = Places(kernel, memory, sizes)
     walk = _Walk(kernel, places, statements(kernel, places))
     at: At = dict.fromkeys(kernel.sizes, 0)
@@ -94,6 +95,7 @@ class _Walk:
             self.places.registers.pop(array.name, None)
 
     def _do(self, do: Do, tile: CurrentTile) -> None:
+        """Emit a statement, under those conditions of its `Early` that are not known to hold."""
         if do.early is None:
             self.statements.emit(do, tile)
             return
@@ -120,12 +122,14 @@ class _Walk:
             scf.YieldOp([])
 
     def _workgroups(self, loop: For, tile: CurrentTile) -> None:
+        """Emit the body of a grid loop, for the iteration of the running workgroup."""
         size = self.places.static(loop.axis)
         one = size is not None and size <= loop.by
         start: Number = 0 if one else of(workgroup(GRID[loop.axis])) * loop.by
         cut = tile.cut(loop.axis, start, loop.by, self._even(loop))
         for axis, derived in self.kernel.derived.items():
-            # Read once: the compiler does not know that nothing is stored to the table.
+            # Load entries of tables here, once: LLVM would not hoist the loads, because it does not
+            # know that nothing is stored to the table.
             if derived.group == loop.axis and derived.table:
                 self.places.start(derived, cut.at)
             if derived.group == loop.axis and not derived.plus:
@@ -138,6 +142,8 @@ class _Walk:
         return size is not None and size % loop.by == 0
 
     def _loop(self, loop: For, tile: CurrentTile) -> None:
+        """Emit a serial loop: iterations of the full width, then at most one of each narrower
+        width."""
         left, start = self.places.left(loop.axis, tile), tile.at[loop.axis]
         if loop.kind == "first":
             left = least(left, loop.by)
@@ -146,8 +152,8 @@ class _Walk:
         even = self._even(loop) or (whole is not None and whole % loop.by == 0)
         widths = (loop.by, *loop.rest)
         for by, rest in zip(widths, loop.rest, strict=False):
-            # Iterations of this width run while more coordinates than the rest are left; wider
-            # iterations may have gone past the end.
+            # Iterations of this width run while more than `rest` coordinates are left. After wider
+            # iterations, `start` may be past the end.
             over = stop - start if by == loop.by else _at_least_zero(stop - start)
             behind = (over + (by - rest - 1)) // by * by + start
             self._turns(loop, tile, (start, behind, by), stop, even, once=by != loop.by)
@@ -164,9 +170,13 @@ class _Walk:
         *,
         once: bool = False,
     ) -> None:
-        """Emit the body for coordinates from start to stop in steps, and carry its registers. The
-        loop, with all of its widths, ends at `end`. `once`: there is at most one iteration, and
-        none where start is not below stop."""
+        """Emit the iterations of one width of a loop, which carry the registers that are written in
+        them.
+
+        `span`: start, stop and step. `end`: where the loop ends, with all of its widths. `even`:
+        whether every iteration is a full step. `once`: there is at most one iteration, and none if
+        start is not below stop.
+        """
         start, stop, by = span
         length = known(stop - start)
         if length is not None and length <= by:
@@ -186,7 +196,8 @@ class _Walk:
 
         op: scf.IfOp | scf.ForOp
         if once:
-            # Not a loop: LLVM would hoist its loads, and need more registers than there are.
+            # A branch instead of a loop: LLVM would hoist the loads of a loop, and need more
+            # registers than there are.
             some = arith.cmpi(arith.CmpIPredicate.slt, value_of(start), value_of(stop))
             op = scf.IfOp(some, [value.type for value in begun], has_else=bool(begun))
             with ir.InsertionPoint(op.then_block):

@@ -1,4 +1,5 @@
-"""State of a lowering: the current tile, coordinates, addresses, registers and scratch."""
+"""State of a lowering: the current tile, and coordinates, addresses, registers and scratch of
+arrays."""
 
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class CurrentTile:
-    """The current tile: its start, sizes, and the axes along which it is known to be in bounds.
-    `ends`: by axis, where the innermost loop over it ends."""
+    """The current tile. `at`, `sizes`: its start and its size along each axis. `full`: the axes
+    along which it is known to be in bounds. `ends`: by axis, where the innermost loop over it ends.
+    """
 
     at: At
     sizes: dict[str, int]
@@ -77,8 +79,8 @@ class Places:
                     self._pointers[array.name] = pointer(memory[array.name])
 
     def hold(self, array: Array, tile: CurrentTile) -> None:
-        """Begin the lifetime of an array in this tile: in registers, or in scratch that is
-        allocated at the start of the function."""
+        """Begin the lifetime of a local array, whose region is this tile: in registers, or in
+        scratch that is allocated at the start of the function."""
         self._regions[array.name] = tile
         if array.space in ("tile", "register"):
             self.registers[array.name] = {}
@@ -88,11 +90,11 @@ class Places:
                 self._pointers[array.name] = pointer(self.memory[array.name])
 
     def region(self, name: str) -> dict[str, int]:
-        """The sizes of the region of an array that exists."""
+        """The sizes of the region that an array covers."""
         return self._regions[name].sizes
 
     def begin(self, name: str) -> At:
-        """The coordinates at which the region of an array begins."""
+        """The coordinates at which the region of a local array begins."""
         return self._regions[name].at
 
     def pointer(self, name: str) -> ir.Value:
@@ -101,7 +103,8 @@ class Places:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Forget values remembered inside on exit: they may not dominate later operations."""
+        """Forget, on exit, the values that were remembered inside: they may not dominate later
+        operations."""
         before = dict(self._known)
         yield
         self._known = before
@@ -121,14 +124,14 @@ class Places:
         return size if isinstance(size, int) and axis not in self.kernel.spans else None
 
     def left(self, axis: str, tile: CurrentTile) -> Number:
-        """Number of coordinates of a tile along an axis that are within the array."""
+        """Number of coordinates of a tile along an axis that are before the end of the axis."""
         if axis in tile.full:
             return tile.sizes[axis]
         left = self.end(axis, tile.at) - tile.at[axis]
         return least(left, tile.sizes[axis]) if tile.sizes[axis] else left
 
     def end(self, axis: str, at: At) -> Number:
-        """Where an axis ends; for an axis in `spans`, that of the group in `at`."""
+        """The end of an axis, i.e. its size. For an axis in `spans`, that of the group in `at`."""
         if axis not in self.kernel.spans:
             return of(self._sizes[axis])
         table, group = self.kernel.spans[axis]
@@ -167,7 +170,7 @@ class Places:
         return found // derived.share
 
     def start(self, derived: Derived, at: At) -> Number:
-        """The entry of a group in the table of a derived coordinate."""
+        """The entry for the current group in the table of a derived coordinate."""
         group = at[derived.group]
         key = (derived.table, key_of(group))
         return self.remembered(key, lambda: self._read(derived.table, group))
@@ -186,6 +189,7 @@ class Places:
         return found
 
     def _row(self, axis: str, at: At) -> Number:
+        """The coordinate of a row, as a value that is emitted once."""
         found = self.coordinate(axis, at)
         return found if known(found) is not None else of(value_of(found))
 
@@ -195,7 +199,7 @@ class Places:
         return of(arith.index_cast(ir.IndexType.get(), found))
 
     def address(self, name: str, at: At) -> Number:
-        """The offset of an element, in bytes."""
+        """The offset, in bytes, of an element within its array."""
         array, region = self.kernel.arrays[name], self._regions[name]
         if array.space == "global":
             here = {axis: self.coordinate(axis, at) for axis in array.axes}
@@ -205,8 +209,8 @@ class Places:
         return (found * array.element.bits) // 8
 
     def key(self, name: str, at: At) -> int:
-        """The key, in `registers`, of the register that holds an element. Raises ValueError where
-        it is not known at compile time."""
+        """The key, in `registers`, of the register that holds an element. Raises ValueError if it
+        depends on a run-time value."""
         found = known(self.address(name, at))
         if found is None:
             raise ValueError(f"{name} is in registers, and which of them is not known: unroll")
@@ -222,7 +226,7 @@ def _entry() -> ir.Block:
 
 
 def _tiles(kernel: Kernel) -> set[str]:
-    """The arrays of the program that tiles are loaded from."""
+    """The names of the arrays of the program from which tile registers are loaded."""
     return {
         name
         for do in statements(kernel.body)

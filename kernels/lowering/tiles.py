@@ -26,10 +26,11 @@ Store: TypeAlias = Callable[[Sequence[Sequence[ir.Value]], ir.Value, ir.Value], 
 class TileStatements:
     """Emits the statements of a kernel on tile registers.
 
-    `decode`: called with coordinates, a prefetch distance in elements along K, and a callback that
-    takes the number and the value of each register (64 bytes) of the decoded tile of weights.
-    `store`: finishes and stores f32 sums [lanes] of one row, from a column on; per register of
-    columns it gets one value for each half of a gate.
+    `decode`: called with coordinates, a prefetch distance in elements along K, and a callback;
+    passes the number and the value of each register (64 bytes) of the decoded tile of weights to
+    the callback. `store`: called with f32 sums [lanes], a row and a first column; finishes and
+    stores them. For each register of columns it gets a list of sums: one, or one per half of a
+    gate.
     """
 
     kernel: Kernel
@@ -101,10 +102,11 @@ class TileStatements:
             store_tile(value, places.pointer(out.name), place, self._stride(out.name, how))
 
     def _stride(self, name: str, how: Layout) -> int:
+        """Bytes between the rows of a tile with the layout `how` in an array."""
         return row_stride(self.kernel, self.kernel.arrays[name], self.places.region(name), how)
 
     def _map(self, do: Do, tile: CurrentTile) -> None:
-        """Finish and store each row: its registers of columns, one per half of a gate."""
+        """Finish and store the results of a tile row by row, in a loop."""
         (name,) = do.ins
         array, places, at = self.kernel.arrays[name], self.places, tile.at
         lanes = 1 << len(array.layout.lane)

@@ -16,7 +16,7 @@ from mxc.kernels.language import Array, Do, Kernel
 from mxc.kernels.lowering.index import Number, key_of, value_of
 from mxc.kernels.lowering.places import CurrentTile, Places
 
-#: Bytes per lane.
+#: Bytes of a lane.
 _LANE = 4
 
 
@@ -25,8 +25,8 @@ class Vectors(ABC):
     """Emits the statements of a kernel on vector registers.
 
     Subclasses supply what depends on the instruction set, on the weights and on where activations
-    lie. In their methods, `k` is the start of a block along K, and `column` is the value that the
-    method `column` returned for a register of weights.
+    lie. In their methods, `k` is the start of a block along K, `n` a column of the result, and
+    `column` a description of a register of columns, as the method `column` returns it.
     """
 
     kernel: Kernel
@@ -40,14 +40,15 @@ class Vectors(ABC):
 
     @abstractmethod
     def column(self, e: Number | None, h: Number, n: Number) -> Any:
-        """Describe a register of columns by its expert (None without experts), its half and its
-        first column."""
+        """Describe a register of columns by its expert (None without experts), its half of a gate
+        and its first column."""
 
     @abstractmethod
     def decode(self, columns: Sequence[Any], k: Number, ahead: int) -> list[Iterator[ir.Value]]:
-        """For each register of columns, yield the operands of each step of a block; each is built
-        when it is requested, with its part of the prefetch of weights `ahead` elements along K, and
-        past its end of those of the next columns."""
+        """Return, for each register of columns, an iterator over the operands of the steps of a
+        block. An operand is emitted when it is requested, with its part of the prefetches. These
+        are for weights `ahead` elements further along K or, past the end of K, at the start of the
+        next columns."""
 
     @abstractmethod
     def operand(self, dwords: ir.Value) -> ir.Value:
@@ -59,7 +60,8 @@ class Vectors(ABC):
 
     @abstractmethod
     def activations(self, name: str, row: Number, k: Number, step: int = 0) -> ir.Value:
-        """The entry of array `name` for a row and a block, or a step of it, in every lane."""
+        """Load the entry of array `name` for a row and a block, and broadcast it to all lanes.
+        `step`: which step of the block, where the block has an entry for each."""
 
     @abstractmethod
     def dot(self, sums: ir.Value, weights: ir.Value, activations: ir.Value) -> ir.Value:
@@ -67,7 +69,7 @@ class Vectors(ABC):
 
     @abstractmethod
     def scaled(self, total: ir.Value, sums: ir.Value, factors: Sequence[ir.Value]) -> ir.Value:
-        """`total` + `sums` * `factors`, multiplied in order."""
+        """Add `sums` * `factors`, multiplied in this order, to `total`."""
 
     @abstractmethod
     def put(self, value: ir.Value, row: Number, n: Number) -> None:
@@ -75,18 +77,20 @@ class Vectors(ABC):
 
     @abstractmethod
     def finish(self, totals: Sequence[ir.Value], row: Number, n: Number) -> ir.Value:
-        """The result of totals; a gate has the totals of both halves."""
+        """Apply the epilogue to totals: one, or the totals of both halves of a gate."""
 
     @abstractmethod
     def wait(self, value: ir.Value, number: int, n: Number) -> None:
-        """Keep a result of row `number` of the tile, at column `n` of an incomplete block."""
+        """Keep a register of results until its block is complete. `number`: row of the tile. `n`:
+        first column, relative to the start of the block."""
 
     @abstractmethod
     def round(self, rows: Sequence[Number], n: Number) -> None:
         """Round and store the complete blocks of the rows of a tile."""
 
     def enter(self, held: Sequence[Array], tile: CurrentTile) -> None:
-        """Compute the coordinates of rows and columns where arrays that use them begin to live."""
+        """Compute the coordinates of rows and columns once, at the start of the lifetime of arrays
+        that use them."""
         if any(array.space == "register" and "m" in array.axes for array in held):
             for axis in ("r", "y"):
                 self._rows(axis, tile)
@@ -104,6 +108,7 @@ class Vectors(ABC):
     # coordinates
 
     def _rows(self, axis: str, tile: CurrentTile) -> list[Number]:
+        """The coordinate along the derived axis `axis` of each row of a tile."""
         clamped = self.kernel.arrays["Y"].guards.get("m") == "clamped"
         return self.places.rows(axis, tile, clamped=clamped)
 
@@ -113,6 +118,7 @@ class Vectors(ABC):
         return [(h, n) for h in range(tile.sizes.get("h", 1)) for n in columns]
 
     def _columns(self, tile: CurrentTile) -> list[Any]:
+        """The description of each register of columns of a tile."""
         at, places = tile.at, self.places
 
         def make() -> list[Any]:
@@ -126,14 +132,15 @@ class Vectors(ABC):
     # registers
 
     def _keys(self, name: str, tile: CurrentTile, m: int, h: int, n: int) -> list[int]:
-        """The keys of the chains of one accumulator."""
+        """The keys, in `Places.registers`, of the chains of the accumulator at m, h and n."""
         array, region = self.kernel.arrays[name], self.places.region(name)
         first = self.places.key(name, tile.moved({"m": m, "h": h, "n": n}))
         apart = array.count(region) * array.element.bits // 8
         return [first + chain * apart for chain in range(array.copies(region))]
 
     def _set(self, name: str, tile: CurrentTile, value: ir.Value, *at: int) -> None:
-        """Start sums at a value: the first chain takes the value, the others zero."""
+        """Start the sum at `at` (m, h, n) with a value: the first chain gets the value, the others
+        zero."""
         if self.kernel.arrays[name].space != "register":
             m, h, n = at
             self._keep(name, tile, 0, value, m=m, h=h, n=n)
@@ -145,12 +152,13 @@ class Vectors(ABC):
             registers[key] = self._nothing(name)
 
     def _nothing(self, name: str) -> ir.Value:
+        """A register of zeros of the type of an array of sums."""
         integer = self.kernel.arrays[name].element.name == "i32"
         kind = ir.IntegerType.get_signless(32) if integer else ir.F32Type.get()
         return constant(0 if integer else 0.0, ir.VectorType.get([self.lanes], kind))
 
     def _total(self, name: str, tile: CurrentTile, *at: int) -> ir.Value:
-        """The sum of all chains; sums that wait in scratch have one chain."""
+        """The sum at `at` (m, h, n), over all of its chains. A sum in scratch has one chain."""
         if self.kernel.arrays[name].space != "register":
             m, h, n = at
             place = self._place(name, tile, 0, m=m, h=h, n=n)
@@ -201,15 +209,18 @@ class Vectors(ABC):
                 self._keep(do.out, tile, number, found, h=h, n=n)
 
     def _keep(self, name: str, tile: CurrentTile, number: int, value: ir.Value, **at: int) -> None:
+        """Store register `number` of the fragment at offsets `at` to scratch."""
         place, memory = self._place(name, tile, number, **at), self.places.memory[name]
         vector.store(vector.bitcast(self._bytes, value), memory, [place])
 
     def _place(self, name: str, tile: CurrentTile, number: int, **at: int) -> ir.Value:
+        """The byte offset of register `number` of the fragment at offsets `at`."""
         start = self.places.address(name, tile.moved(at))
         return value_of(start + number * _LANE * self.lanes)
 
     def _steps(self, do: Do, tile: CurrentTile) -> Iterator[Sequence[ir.Value]]:
-        """Yield the operands of each step, one per register of columns."""
+        """Yield the operands of each step: decoded on demand, or loaded from scratch. There is one
+        for each register of columns."""
         name = do.ins[1]
         if name in self._decoding:
             yield from zip(*self._decoding.pop(name), strict=True)
@@ -218,7 +229,7 @@ class Vectors(ABC):
             yield [self.operand(each) for each in self._kept(name, tile, number)]
 
     def _kept(self, name: str, tile: CurrentTile, number: int) -> list[ir.Value]:
-        """The bytes in scratch for each register of columns."""
+        """Load register `number` of each register of columns from scratch, as bytes."""
         memory, raw = self.places.memory[name], self._bytes
         places = [self._place(name, tile, number, h=h, n=n) for h, n in self._cells(tile)]
         return [vector.load(raw, memory, [place]) for place in places]

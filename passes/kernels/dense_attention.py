@@ -1,7 +1,7 @@
 """Attention over dense keys and values by the kernels of attention over pages.
 
-Each sequence is a run, its keys are one page, and values are in a pool of their own: nothing is
-copied, but heads of a size that is no multiple of 16, which get zeros after their elements.
+Each sequence is a run, its keys are one page, and values are in a pool of their own. Nothing is
+copied, unless the size of a head is no multiple of 16: then zeros are added after its elements.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def dense_attention_lowering(
 
 
 def _whole(size: int) -> int:
-    """The size of a head that kernels take."""
+    """The size of a head, rounded up to one that kernels take."""
     return -(-size // _UNIT) * _UNIT
 
 

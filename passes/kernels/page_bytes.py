@@ -1,4 +1,4 @@
-"""The bytes of a pool of pages, of which some are scales, inside a kernel."""
+"""Access a pool of pages as bytes inside a kernel, to read the scales of an MX format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mxc.passes.kernels.vectors import i8
 
 
 def bytes_of_entries(pool: ir.Value) -> ir.Value:
-    """The memref i8 [N, E, .., V, D] of a pool as [N * E, bytes of an entry]."""
+    """Return the memref i8 [N, E, .., V, D] of a pool as [N * E, bytes of an entry]."""
     kind = ir.MemRefType(pool.type)
     count, (_, _, rows, heads, depth) = ir.ShapedType.get_dynamic_size(), kind.shape
     size, layout = rows * heads * depth, None

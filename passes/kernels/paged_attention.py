@@ -42,7 +42,7 @@ from mxc.passes.kernels.vectors import f32, i8, i32, index
 #: Types of keys and values, and formats of packed ones.
 FLOATS = ("bf16", "f16", "f32")
 _PACKED = tuple(PAGE_FORMATS)
-#: The window of a call without one, which no sequence fills.
+#: The window of a call without one: longer than any sequence.
 NO_WINDOW = 2**31 - 1
 
 
@@ -172,9 +172,9 @@ class PagedAttention(Sized, ABC):
 
     @property
     def buffers(self) -> list[Buffer]:
-        """Queries, pool, sinks, runs, lists, and, if the kernel counts, counters, of which it uses
-        that of the first row of each tile; if it is dense, the pool of values, and the mask; then
-        parts and result, which the kernel writes."""
+        """Queries, pool, sinks, runs and lists; counters if the kernel `counts`, of which it uses
+        those of the first row of each tile; the pool of values if it is `dense`; the mask if there
+        is one; then parts and result, which the kernel writes."""
         counters = [Buffer([self.tokens, self.heads * self.group], i32())]
         rows = self.positions
         if isinstance(rows, int) and self.packed is not None:
@@ -222,7 +222,7 @@ class _Merged:
 
     @property
     def scalars(self) -> int:
-        """Those of the first one."""
+        """Number of scalars: those of the first kernel."""
         return self.of.scalars
 
     def given(self, scalars: Sequence[ir.Value]) -> _Merged:
@@ -296,7 +296,7 @@ def attention_lowering(
         scalars = scalars_of(kernel, call)
         given = counters(call) if kernel.counts else None
         made = call_kernel(calls, named(kernel, names), kernel, call, scalars, listed(given))
-        # A result of the type of the attention, then in the shape of what is replaced.
+        # Cast the result to the shape of the attention, then to that of the replaced operation.
         shape, wanted = (shape_of(op.results[0]) for op in (call.op, last(call, kernel)))
         whole = tensor.CastOp(ir.RankedTensorType.get(shape, element_of(made)), made).result
         return [reshape(whole, wanted, scalars[:1] * sum(size < 0 for size in wanted))]
@@ -310,7 +310,7 @@ def listed(value: ir.Value | None) -> list[ir.Value]:
 
 
 def named(kernel: K, names: dict[K, str]) -> str:
-    """The name of a kernel, which `names` keeps."""
+    """Return the name of a kernel. `names` has the kernels that have a name; a new one is added."""
     if kernel not in names:
         names[kernel] = _name(kernel, set(names.values()))
     return names[kernel]

@@ -44,19 +44,23 @@ from mxc.passes.kernels.vectors import (
 
 #: Types of pools of floats; lanes of a workgroup on a GPU.
 _FLOATS, _THREADS = ("bf16", "f16", "f32"), 256
-#: Elements of a block that a GPU quantizes together. The conditions of each are scalar registers,
-#: of which cosines and sines may take 64: those of heads of 64 are the same for all blocks.
+#: Elements of a block that a GPU quantizes together. The conditions of each element take scalar
+#: registers. Cosines and sines may take 64 of these: for heads of 64, they are the same for all
+#: blocks, so for all lanes.
 _TOGETHER = 8
-#: A buffer of rows, and the first of the columns that are meant.
+#: A buffer of rows, and the first column of the queries, keys or values in it.
 _Columns = tuple[ir.Value, ir.Value]
-#: Operands with queries, keys and values; the slots and the pool among those that follow.
+#: Number of operands with queries, keys and values; places of the slots and of the pool among the
+#: operands after these, which begin with the cosines.
 _PARTS, _SLOTS, _POOL = 3, 2, 3
-#: Attribute of a call: the result that has zeros, for kernels that count their workgroups.
+#: Attribute of a dispatch: the number of its result that has zeros, for kernels that count their
+#: workgroups.
 _ZEROS = "mxc.zeros"
 
 
 def rotary_lowering(lanes: int, wave: int | None = None) -> Lowering[RotaryWrite, RotaryKernel]:
-    """The lowering of `rotary_write` to kernels for registers of `lanes` f32."""
+    """The lowering of `rotary_write` to kernels for registers of `lanes` f32. `wave`: lanes of a
+    wave of a GPU, None for a CPU."""
     return Lowering(rotary_writes, lambda call: RotaryKernel.of(call, lanes, wave), _dispatch)
 
 
@@ -85,9 +89,9 @@ def pool_after(tables: int) -> int:
 def results_of(
     made: ir.Operation, kernel: RotaryKernel, tables: int, results: Sequence[ir.Value]
 ) -> list[ir.Value]:
-    """The results of the operation, of a dispatch that does what `kernel` does; the dispatch gets
-    the description of it. `tables`: the number of the operand with cosines; `results`: those of
-    the dispatch, the pool last."""
+    """Return the results of a `rotary_write`, queries and pool, that the dispatch `made` computes,
+    and attach to `made` what it reads of the pool and which result has zeros. `tables`: the number
+    of the operand with cosines. `results`: those of the dispatch, queries first, the pool last."""
     entries, positions = kernel.pool
     read = {"operand": pool_after(tables), "runs": tables + _SLOTS}
     PoolRead(**read, part=2, of=entries * positions).write(made)
@@ -110,12 +114,14 @@ def zeros_beside(pool: ir.Value) -> ir.Value | None:
 
 @dataclass(frozen=True, kw_only=True)
 class RotaryKernel(Sized):
-    """`queries` and `heads` heads, rotated by `rotation`, into pages of `pool` (entries, positions)
-    of `element`: floats, or a format of packed pages. `scaled`: whether keys, and values, have
-    scales, one for each head. `wave`: lanes of a wave, None on a CPU. On a GPU the kernel
-    also writes a zero for each query of each row, for the attention that follows. `columns`: for
-    queries, keys and values, the width of the rows that they are part of, and their first column.
-    The `entry` of keys, the number of rows, and the pages of the pool are known at the call.
+    """The kernel for `queries` query heads and `heads` key/value heads, rotated by `rotation`.
+
+    `pool`: entries and positions of a page. `element`: type of the pool, floats or a format of
+    packed pages. `scaled`: whether keys, and whether values, have scales, one for each head.
+    `wave`: lanes of a wave, None on a CPU. On a GPU the kernel also writes a zero for each query
+    head of each row, for the counters of the attention that follows. `columns`: for queries, keys
+    and values, the width of the rows that they are part of, and their first column. The `entry` of
+    keys, the number of `rows`, and the `pages` of the pool come with the call.
     """
 
     queries: int
@@ -168,7 +174,7 @@ class RotaryKernel(Sized):
 
     @property
     def heads_name(self) -> str:
-        """For symbols: the heads and the pages, without where the rows are read."""
+        """The part of a symbol that states heads and pages, but not where the rows are read."""
         (entries, positions), depth = self.pool, self.rotation.depth
         heads = f"{self.queries}x{self.heads}x{depth}{self.rotation.name}"
         name = f"{heads}_{self.element}_{entries}x{positions}"
@@ -231,13 +237,13 @@ class RotaryKernel(Sized):
 
 
 class RotaryRow:
-    """A row of a call: its tables, and where what becomes of it is stored.
+    """A row of a call: loads its cosines and sines, and stores its queries, keys and values.
 
     `buffers`: those of the kernel from the cosines on.
     """
 
     def __init__(self, kernel: RotaryKernel, buffers: Sequence[ir.Value], row: ir.Value) -> None:
-        """At the insertion point."""
+        """Load the slot of the row, at the insertion point."""
         self._kernel, self._row = kernel, row
         cos, sin, slots, self._pool, *rest = buffers
         self._tables = cos, sin
@@ -250,7 +256,7 @@ class RotaryRow:
         self._entries = entry, entry + 1
 
     def angles(self, pair: ir.Value, count: int) -> list[ir.Value]:
-        """Cosines and sines of pairs from `pair` on: f32 [count] each."""
+        """Load cosines and sines of the pairs from `pair` on: f32 [count] each."""
         return [load(table, [self._row, pair], f32(), count) for table in self._tables]
 
     def store_query(self, head: ir.Value, element: ir.Value, value: ir.Value) -> None:
@@ -292,7 +298,7 @@ class RotaryRow:
         self.store_scale(part, head, element, byte)
 
     def store_bytes(self, part: int, head: ir.Value, element: ir.Value, codes: ir.Value) -> None:
-        """Store bytes of a block, i8 [n], in its page: from an element of a head on."""
+        """Store bytes of a block, i8 [n], in its page, from element `element` of a head on."""
         vector.store(codes, self._pool, self._in_page(part, head, element))
 
     def store_scale(self, part: int, head: ir.Value, element: ir.Value, byte: ir.Value) -> None:
@@ -329,7 +335,7 @@ class _Body:
         self.target = RotaryRow(kernel, buffers[_PARTS:], self.row)
 
     def build(self) -> None:
-        """The whole body."""
+        """Rotate the queries, rotate and store keys, store values, and on a GPU store zeros."""
         kernel, depth = self.kernel, self.rotation.depth
         run = self.rotation.run
         self._over(kernel.queries, depth // run, self._rotate_query)
@@ -338,7 +344,8 @@ class _Body:
             self._over(kernel.queries, 1, lambda head, number: self.target.zero(head))
 
     def _over(self, heads: int, count: int, body: Callable[[ir.Value, ir.Value], None]) -> None:
-        """`body` of the head, and of a number below `count`."""
+        """Emit `body(head, number)` for all `heads` and all numbers below `count`. The threads of a
+        workgroup share them."""
         on_gpu = self.kernel.wave is not None
         first, step = (thread(), _THREADS) if on_gpu else (index(0), 1)
         with loop(first, index(heads * count), index(step)) as (each, _, _):
@@ -360,13 +367,13 @@ class _Body:
             self.target.store_in_page(part, head, element, concat(runs))
 
     def _rotated(self, source: _Columns, head: ir.Value, element: ir.Value) -> ir.Value:
-        """f32 [run] of a head from an element on, rotated."""
+        """Load f32 [run] of a head from an element on, rotated."""
         return self.rotation.rotated(
             element, lambda at: self._run(source, head, at), self.target.angles
         )
 
     def _run(self, source: _Columns, head: ir.Value, element: ir.Value) -> ir.Value:
-        """f32 [run] of a head from an element on."""
+        """Load f32 [run] of a head from an element on."""
         rows, begin = source
         first = begin + head * self.rotation.depth
         return load(rows, [self.row, first + element], f32(), self.rotation.run)

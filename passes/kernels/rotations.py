@@ -15,7 +15,7 @@ from mxc.dialects.generic import shape_of
 from mxc.dialects.rotary_writes import RotaryWrite
 from mxc.passes.kernels.vectors import below, i1, index, table
 
-#: Elements of a run of a block of packed pages, at least.
+#: Least elements of a run for packed pages.
 LEAST = 8
 
 
@@ -47,7 +47,7 @@ class Rotation:
 
     @property
     def name(self) -> str:
-        """For symbols: none where all of a head is rotated, the real parts first."""
+        """The suffix of symbols: empty if all of a head is rotated, the real parts first."""
         whole = self.pairs == self.distance == self.depth // 2
         return "" if whole else f"_{self.pairs}by{self.distance}"
 
@@ -59,8 +59,8 @@ class Rotation:
     ) -> ir.Value:
         """Build the rotated run that begins with `element` of a head: f32 [run].
 
-        `elements` loads the run of the head that begins with an element. `angles` loads cosines
-        and sines: so many, from those of a pair on.
+        `elements(n)` loads the run of the head that begins with element n. `angles(pair, count)`
+        loads the cosines and the sines of `count` pairs from number `pair` on.
         """
         own, nowhere = elements(element), index(0)
         if self.distance == 1:

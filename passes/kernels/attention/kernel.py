@@ -4,7 +4,7 @@
     p               = softmax over s of scale * queries[t, v, g] . keys[s, v], and the sink
 
 A row is one query head of one token. A workgroup has a block of rows of a run and a key/value head,
-and loops over the keys that any of the rows attends to, a block of two registers at a time:
+and loops over the keys that any of the rows attends to, in blocks of keys that fill two registers:
 
     for piece of keys:                                               # at absolute positions
       for block of keys:                                             # in one page
@@ -49,7 +49,7 @@ from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.page_bytes import bytes_of_entries
 from mxc.passes.kernels.vectors import equal, f32, i1, index, loop, scratch, signed_below, when
 
-#: Prefetch distance, in keys, where values are copied.
+#: Prefetch distance, in keys, if values are copied; otherwise it is one block.
 AHEAD = 64
 
 
@@ -96,15 +96,18 @@ def _memory(shape: CpuAttention, buffers: Sequence[ir.Value]) -> AttentionBuffer
 
 @dataclass(frozen=True)
 class Walk:
-    """A workgroup loops over the keys that its rows attend to."""
+    """Builds the loops of a workgroup over the keys that its rows attend to."""
 
     shape: CpuAttention
     memory: AttentionBuffers
     block: RowBlock
 
     def _each_tile(self, head: ir.Value, act: Callable[[AttentionTile], None]) -> None:
-        """Emit `act` for the tiles of a head: full ones, of which the last may repeat rows, unless
-        it is the rest of one token's rows."""
+        """Emit `act` for each tile of rows of a head.
+
+        Tiles are full; the last one repeats rows if there are fewer. But if the rows that are left
+        are the remainder of one token's rows (G % `tile_rows`), they have a smaller tile.
+        """
         first, behind = self.block.rows()
         size, count = self.shape.tile_rows, behind - first
         # A workgroup for all heads has one tile per head.
@@ -159,7 +162,8 @@ class Walk:
         with loop(start, stop, size) as (at, _, _):
             later = place(arith.minui(at + distance, last), head)
             with loop(head, behind, index(1)) as (each, _, _):
-                # After the last head of the workgroup comes a later block of the first.
+                # What is prefetched: this block of the next head, or, after the last head of the
+                # workgroup, a later block of the first one.
                 ahead = later.select(equal(each + 1, behind), place(at, each + 1))
                 block = KeyBlock(at, arith.minui(at + size, stop), place(at, each), ahead)
                 staging.stage_keys(block)

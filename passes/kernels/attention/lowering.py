@@ -25,7 +25,7 @@ _FEW_LANES = 8
 
 
 class _Kernel(CpuAttention):
-    """The kernels of one."""
+    """A kernel on vectors, and its second kernel."""
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
@@ -37,7 +37,7 @@ class _Kernel(CpuAttention):
 
 
 class _TiledKernel(TiledAttention):
-    """The kernels of one on tiles."""
+    """A kernel on AMX tiles, and its second kernel."""
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
@@ -67,7 +67,8 @@ def attention_kernels(lanes: int, tiles: bool) -> Lowering[AttentionCall, CpuAtt
 
 
 def dense_attention_kernels(lanes: int, tiles: bool) -> Lowering[DenseAttentionCall, _Kernel]:
-    """The lowering of dense attention, which has no kernel on `tiles`."""
+    """The lowering of dense attention to kernels for registers of `lanes` f32. There is none on
+    `tiles` of AMX; if the CPU has these, the kernel says why it is not on them."""
     why = Reason("keys and values are in no pages") if tiles else None
     return dense_attention_lowering(lambda call: _kernel(dense_sizes_of(call), lanes, why))
 

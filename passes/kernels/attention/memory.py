@@ -17,15 +17,16 @@ from mxc.passes.kernels.vectors import index
 @dataclass(frozen=True)
 class AttentionBuffers:
     """`queries`, `pool`, `value_pool`, `sinks`, `lists`, `mask`, `parts` and `result` are the
-    memrefs of a call; the values may be in the pool of the keys. `sums` is the one of the last two
-    to which the values of a piece are summed.
+    memrefs of a call; `value_pool` may be `pool`. `sums` is either `parts` or `result`: the values
+    of a piece are summed there. `keys` and `values` are the entries of a page that have them.
 
-    `packed` is the pool as bytes [pages * entries, bytes of an entry], where pages have scales.
+    `packed` is the pool as bytes [pages * entries, bytes of an entry], if pages have scales.
 
-    The rest is scratch: `staged` [D, keys] and `copied` [keys, mixed] hold a block of keys and, if
-    `copies`, of values, and `factors` f32 [mixed / 32, keys] the scales of these values where pages
-    have scales; `weights` [rows of a tile + 1, keys]; `maxima` and `totals` of a piece, and
-    `all_maxima` and `all_totals` of the pieces before it and the sink: [tiles, rows].
+    The rest is scratch. `staged` f32 [D, keys] holds a block of keys. `copied` [keys, mixed] holds
+    a block of values, if `copies`. `factors` f32 [mixed / 32, keys] holds the scales of a block of
+    values, if pages have scales. `weights` f32 [rows of a tile + 1, keys]. `maxima` and `totals`,
+    [tiles, rows], are of a piece; `all_maxima` and `all_totals`, of the same sizes, are of the
+    pieces before it and the sink.
     """
 
     queries: ir.Value
@@ -99,10 +100,11 @@ def place_of(
 
 @dataclass(frozen=True)
 class QueryRows:
-    """The rows of a tile: `tokens` of the call, `own`, these counted within the `run`, the last
-    `positions` that they attend to, and their query heads (`members`).
+    """The rows of a tile, all of one key/value head and of run number `run`.
 
-    `number` of the tile in its workgroup; `first_part`: the row of `parts` of the first token. A
+    For each row: its token in the call (`tokens`), the same token counted in the run (`own`), the
+    last key that it attends to (`positions`), and its query head (`members`). `number`: that of the
+    tile in its workgroup. `first_part`: the index of token 0 of the call in the partial results. A
     tile may contain a row twice, which is then computed twice.
     """
 
@@ -132,7 +134,8 @@ class QueryRows:
 
 @dataclass(frozen=True)
 class Workgroup:
-    """The part of a call of a workgroup: a run, and the first row of its partial results."""
+    """The part of a call that a workgroup computes: rows of `run`. `first_part`: the index of token
+    0 of the call in its partial results."""
 
     shape: CpuAttention
     run: KernelRun

@@ -38,7 +38,7 @@ from mxc.passes.kernels.vectors import (
 
 
 class BlockValues:
-    """The values of a block, [keys, mixed], for all tiles: copied, or in the pool."""
+    """Loads the values of a block, [keys, mixed], for all tiles: from the copy or from the pool."""
 
     def __init__(self, shape: CpuAttention, memory: AttentionBuffers, block: KeyBlock) -> None:
         """Build the views of the memory, which are the same for all tiles."""
@@ -98,7 +98,7 @@ class BlockValues:
 
 @dataclass(frozen=True)
 class Mix:
-    """The rows of a tile, and a block with its values."""
+    """Adds weights times the values of a block to the sums of the rows of a tile."""
 
     shape: CpuAttention
     memory: AttentionBuffers
@@ -107,7 +107,8 @@ class Mix:
     values: BlockValues
 
     def add(self, first: ir.Value, behind: ir.Value) -> None:
-        """Add weights times values of the keys `first` .. `behind` - 1 of the block."""
+        """Add weights times values of the keys `first` .. `behind` - 1 of the block, after scaling
+        the earlier sums."""
         lanes, depth = self.shape.lanes, self.shape.mixed
         most = KEY_REGISTERS * self.shape.tile_rows // self.rows.count
         registers = max(n for n in range(1, most + 1) if depth // lanes % n == 0)
@@ -127,7 +128,10 @@ class Mix:
     def _columns(
         self, columns: Sequence[ir.Value], first: ir.Value, behind: ir.Value, *, careful: bool
     ) -> list[ir.Value]:
-        """The sums [row, column]. `careful`: a value whose weight is zero counts as zero."""
+        """Return the new sums, row by row, of the registers along D that begin at `columns`.
+
+        `careful`: a value whose weight is zero counts as zero.
+        """
         memory, rows, lanes = self.memory, self.rows, self.shape.lanes
         rest, width = index(self.shape.tile_rows), row_lanes(rows.count, lanes)
         sums = []

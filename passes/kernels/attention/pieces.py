@@ -42,7 +42,7 @@ class SoftmaxState:
 
     @property
     def numbers(self) -> tuple[ir.Value, ir.Value]:
-        """Both."""
+        """Maximum and total."""
         return self.maximum, self.total
 
 

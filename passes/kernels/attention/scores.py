@@ -79,7 +79,8 @@ def _products(
 def _chains(
     shape: CpuAttention, memory: AttentionBuffers, rows: QueryRows, block: KeyBlock, chains: range
 ) -> list[list[ir.Value]]:
-    """The sums of each chain, for all rows and registers of keys."""
+    """Return the sums of each chain: for each row, those of its registers of keys. Chain n sums the
+    products of the elements of D whose index is n modulo the number of chains."""
     lanes, registers = shape.lanes, shape.key_registers
     size = rows.count * registers
     zero = [splat(0.0, f32(), lanes)] * (len(chains) * size)
@@ -120,7 +121,7 @@ def _ask_for_values(
 def _added(
     shape: CpuAttention, mask: ir.Value, rows: QueryRows, block: KeyBlock, scores: Scores
 ) -> Scores:
-    """Scores with the mask, which is not read past the last key."""
+    """Add the mask to scores. It is not read past the last key."""
     assert shape.mask is not None
     lanes, registers = shape.lanes, shape.key_registers
     shared, of_heads, of_tokens = shape.mask

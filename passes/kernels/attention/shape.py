@@ -33,9 +33,9 @@ CHAINS = 4
 MOST_ROWS = 128
 #: Keys of a piece. Adding a piece to the earlier ones costs a row about as much as two keys.
 PIECE_KEYS = 256
-#: Each piece gets its own workgroup if there are fewer workgroups than this otherwise, and if the
-#: partial results have at most MOST_PARTS bytes. Where each has one token, some may have many more
-#: keys than others, and more workgroups are wanted.
+#: Each piece gets its own workgroup if there are fewer than ENOUGH_WORKGROUPS otherwise, and if the
+#: partial results have at most MOST_PARTS bytes. If each workgroup has one token, the limit is
+#: ENOUGH_TOKENS, because some tokens may have many more keys than others.
 ENOUGH_WORKGROUPS, ENOUGH_TOKENS, MOST_PARTS = 32, 64, 1 << 26
 #: Most bytes of staged keys in f32, and of all scratch of a workgroup, which is to stay in an L1
 #: cache of 32 KiB.
@@ -117,7 +117,7 @@ class CpuAttention(PagedAttention):
 
     @property
     def _tiles_of_one_head(self) -> int:
-        """Full tiles, and one for a token's rest."""
+        """Full tiles, and one for the remainder of a token's rows."""
         return self.block_rows // self.tile_rows + 1
 
     @property

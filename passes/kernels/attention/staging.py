@@ -45,16 +45,16 @@ def extended(value: ir.Value) -> ir.Value:
 
 @dataclass(frozen=True)
 class Staging:
-    """Loads blocks to the scratch of the workgroup."""
+    """Copies blocks of keys and values to the scratch of the workgroup."""
 
     shape: CpuAttention
     memory: AttentionBuffers
 
     def stage_keys(self, block: KeyBlock) -> None:
-        """Store the keys to `staged`, transposed. Past the last key, it is repeated."""
+        """Store the keys to `staged`, transposed. Keys past the last one repeat it."""
         lanes, depth = self.shape.lanes, self.shape.depth
         last = block.stop - block.start - 1
-        # The elements in 32 bits form a column of a transposition.
+        # The elements of a key that are transposed at once: 32 bits of them per lane.
         packed = self.shape.packed is not None
         width = (4 if packed else 2 if self.shape.element == "bf16" else 1) * lanes
         whole = depth // width * width
@@ -151,7 +151,7 @@ class Staging:
             prefetch(self.memory.pool, block.ahead.at(self.memory.keys, number, at))
 
     def copy_values(self, block: KeyBlock) -> None:
-        """Copy the values, unchanged, or as bf16 where they are packed."""
+        """Copy the values to `copied`: unchanged, or as bf16 if they are packed."""
         shape, lanes, memory = self.shape, self.shape.lanes, self.memory
         depth, packed, kind = shape.mixed, shape.packed, shape.pool_type
         width = math.gcd(depth, lanes * 32 // kind.width) if packed is None else lanes

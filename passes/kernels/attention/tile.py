@@ -1,7 +1,7 @@
-"""Some rows and one block of keys, in registers: scores, softmax, values.
+"""Process a tile of rows for one block of keys, in registers: scores, softmax, values.
 
-softmax: the maximum and the total of each row are carried from block to block of a piece. The
-result of a piece is added to that of the pieces before it (see pieces.py).
+The maximum and the total of each row are carried from block to block of a piece. The result of a
+piece is added to that of the pieces before it (see pieces.py).
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class AttentionTile:
                 memref.StoreOp(value, memory.parts, place)
 
     def add_piece(self, first: ir.Value, last: ir.Value) -> None:
-        """Add the piece to the earlier ones. The `first` has none; after the `last`, sums are
-        divided by the totals."""
+        """Add the piece to the earlier ones. `first`: whether it is the first piece, so that there
+        are none. `last`: whether it is the last one, so that sums are divided by the totals."""
         memory, rows, lanes = self._memory, self._rows, self._shape.lanes
         after, factors = merged(
             self._load(memory.all_maxima, memory.all_totals),

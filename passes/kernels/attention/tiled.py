@@ -56,7 +56,7 @@ from mxc.passes.kernels.vectors import (
 
 #: Bytes of a row of a tile, and of a tile.
 _ROW, _BYTES = 64, 1024
-#: Tiles of sums at once. They hide the latency of a product.
+#: Tiles of sums that are computed at once. Their products are independent, which hides latency.
 SUMS = 4
 
 
@@ -68,7 +68,7 @@ def tiled_attention(shape: TiledAttention, buffers: Sequence[ir.Value]) -> None:
 
 @dataclass(frozen=True)
 class _Walk:
-    """A workgroup loops over the keys that its rows attend to."""
+    """Builds the loops of a workgroup over the keys that its rows attend to."""
 
     shape: TiledAttention
     memory: TiledBuffers
@@ -133,7 +133,8 @@ class _Walk:
 
 @dataclass(frozen=True)
 class _Products:
-    """Products of tiles of rows with a piece of keys that is staged. `rows`: i16, of a register."""
+    """Products of tiles of rows with a piece of keys that is staged. `rows`: rows of the tile
+    registers of queries, weights and sums, i16."""
 
     shape: TiledAttention
     memory: TiledBuffers
@@ -146,7 +147,8 @@ class _Products:
         return 4 * (self.shape.piece_keys + TILE)
 
     def score(self, buffer: ir.Value, column: ir.Value, count: int) -> None:
-        """Scores of the rows whose queries are staged, for 16 keys each of `count` tiles."""
+        """Compute the scores of the rows whose queries are staged, for `count` tiles of 16 keys
+        from `column` on, and store them to half `buffer` (0 or 1) of `scores`."""
         memory, steps = self.memory, self.shape.steps
         keys, planes, scores = (
             pointer(each) for each in (memory.staged, memory.planes, memory.scores)
@@ -167,8 +169,9 @@ class _Products:
             store_tile(found, scores, place, self._row, self.rows)
 
     def build(self, tile: RowTile, more: ir.Value) -> SoftmaxState:
-        """Sum values to `sums`; returns maxima and totals. Scores of the next tile are computed
-        meanwhile, if there are `more`."""
+        """Compute the weights of a tile of rows, and store weights times values to `sums`. Returns
+        maxima and totals. `more`: whether there is a next tile of rows, whose scores are computed
+        meanwhile."""
         begin, behind, size = self.piece.begin, self.piece.behind, index(KEYS)
         maximum = tile.begin_piece(self.piece)
         parts = range(min(SUMS, 2 * self.shape.mixed_steps))
@@ -211,8 +214,12 @@ class _Products:
         column: ir.Value,
         quarter: ir.Value,
     ) -> list[ir.Value]:
-        """Add values times weights, for 16 elements each of `parts`: of the first 32 keys from
-        `column` on the second plane, then the first, then those of the others."""
+        """Return `sums` plus a quarter of the products of values and weights of a block.
+
+        A block has the 64 keys from `column` on. Its quarters, 0 to 3, are: the first 32 keys with
+        the second plane of weights, the same keys with the first plane, then the other 32 keys
+        likewise. `sums`: for each of `parts`, a tile of 16 elements of the values.
+        """
         memory, every = self.memory, 2 * self.shape.mixed_steps
         step, plane = quarter // 2, index(1) - quarter % 2
         place = of(tile.buffer) * (TILE * self._row) + of(column) * 4

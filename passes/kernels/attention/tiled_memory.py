@@ -23,15 +23,16 @@ def bf16() -> ir.Type:
 
 @dataclass(frozen=True)
 class TiledBuffers:
-    """`queries`, `pool`, `sinks`, `lists`, `parts` and `result` are the memrefs of a call.
+    """`queries`, `pool`, `sinks`, `lists`, `parts` and `result` are the memrefs of a call. `keys`
+    and `values` are the entries of a page that have them.
 
     The rest is scratch. Of a piece: `staged` i32 [keys / 16, D / 32, 16, 16], pairs of elements of
     each key; `mixed` bf16 [keys / 32, tiles, 16, 32], pairs of keys for 16 elements of values. Of
     a tile of rows: `planes` bf16 [planes, D / 32, rows, 32], its queries; `scores` f32 [2, rows,
-    keys], which become planes of weights, of this tile and of the next; `sums` f32 [rows, D];
-    `wide` f32 [rows, 16], maxima or totals that are not reduced yet; `kept` f32 [2, rows], numbers
-    of rows. `all_maxima` and `all_totals`: of the pieces before and the sink, of each row of the
-    workgroup.
+    keys], of this tile and the next one, which are replaced by planes of weights; `sums` f32
+    [rows, D]; `wide` f32 [rows, 16], maxima or totals that are not reduced yet; `kept` f32 [2,
+    rows], two numbers for each row. Of each row of the workgroup: `all_maxima` and `all_totals`, of
+    the pieces before this one and the sink.
     """
 
     queries: ir.Value
@@ -82,9 +83,11 @@ def tiled_memory(shape: TiledAttention, buffers: Sequence[ir.Value]) -> TiledBuf
 
 @dataclass(frozen=True)
 class KeyPiece:
-    """Keys of a head: those from `start` on of a piece of run number `run` that begins at `base`.
-    Rows of the workgroup attend to keys from `least` to `last`; `behind` is the end of the last
-    block of them, counted from `base`, as `begin` is of the first."""
+    """The keys of a head in the piece that begins at position `base` of run number `run`.
+
+    Rows of the workgroup attend to the keys from position `least` to `last` of it. The blocks of 64
+    keys that contain these are `begin` .. `behind` - 1, counted from `base`.
+    """
 
     shape: TiledAttention
     lists: ir.Value
@@ -97,8 +100,11 @@ class KeyPiece:
     last: ir.Value
 
     def sixteen(self, column: ir.Value) -> tuple[KeyPlace, Callable[[int], ir.Value], ir.Value]:
-        """The place of 16 keys that begin at `column`, their numbers there, and whether these are
-        0, 1, ..: the nearest key that a row attends to stands for one that none does."""
+        """Return the place of the 16 keys from `column` on, a function from a key (0 .. 15) to its
+        number at this place, and whether the function is the identity.
+
+        A key that no row attends to is replaced by the nearest one that a row attends to.
+        """
         size = index(TILE)
 
         def within(value: ir.Value, least: ir.Value, last: ir.Value) -> ir.Value:

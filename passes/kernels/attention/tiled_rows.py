@@ -50,9 +50,9 @@ from mxc.passes.kernels.vectors import (
 
 #: Rows whose weights are computed at once: as many as hide latencies.
 AT_ONCE = 4
-#: Least maximum that is subtracted from scores: finite in powers of two, too.
+#: Least maximum that is subtracted from scores: it is finite also when multiplied by log2 e.
 LEAST_TOP = -1e38
-#: The bits of an f32 that a bf16 has.
+#: Mask of the bits of an f32 that a bf16 has.
 _UPPER = -(1 << 16)
 
 
@@ -65,8 +65,8 @@ def planes_of(value: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a tile: its `number` there, its token in the run (`own`) and in the call, and its
-    query head `member`."""
+    """A row of a tile: its `number` in the tile, its token counted in the run (`own`) and in the
+    call (`token`), and its query head `member`."""
 
     number: ir.Value
     own: ir.Value
@@ -76,8 +76,8 @@ class Row:
 
 @dataclass(frozen=True)
 class RowTile:
-    """`count` rows of a head from row `first` of the run on, whose scores are in a `buffer` of the
-    two. `state`: number of the first row in the workgroup."""
+    """`count` rows of a head from row `first` of the run on. `buffer`: which half of `scores` has
+    their scores, 0 or 1. `state`: index of the first row in the `all_maxima` of the workgroup."""
 
     shape: TiledAttention
     memory: TiledBuffers
@@ -118,7 +118,7 @@ class RowTile:
                     vector.store(x86.round_to_bf16(*both), memory.planes, place)
 
     def begin_piece(self, piece: KeyPiece) -> ir.Value:
-        """Mask scores. Returns the maximum of each row, which is a lane."""
+        """Mask the scores of the piece. Returns the maximum of each row, a row per lane."""
         memory = self.memory
         with self._rows() as row:
             self._mask(row, piece)
@@ -136,8 +136,11 @@ class RowTile:
         return maximum
 
     def weigh(self, column: ir.Value, some: ir.Value, *, first: bool) -> None:
-        """Turn scores into planes of weights: the rows from `some` * 4 on, for 64 keys, the `first`
-        ones of a piece or not. Adds them to the totals."""
+        """Replace scores by planes of weights, and add the weights to the totals.
+
+        It is done for the four rows from 4 * `some` on, and the 64 keys from `column` on. `first`:
+        whether these keys are the first of the piece, so that totals begin with them.
+        """
         memory = self.memory
         with when(below(some * AT_ONCE, self.count)):
             for i in range(AT_ONCE):
@@ -157,17 +160,17 @@ class RowTile:
                         vector.store(bitcast(pairs, f32(), TILE), memory.scores, here)
 
     def totals(self) -> ir.Value:
-        """The sum of the weights of each row, which is a lane."""
+        """The sum of the weights of each row, a row per lane."""
         return self._reduced(arith.addf)
 
     def _reduced(self, combine: Combine) -> ir.Value:
-        """What has been stored, reduced: one row per lane."""
+        """Reduce each row of `wide`: f32 [16], a row per lane."""
         rows = [load(self.memory.wide, [index(i), index(0)], f32(), TILE) for i in range(TILE)]
         return reduce_rows(rows, combine)
 
     def _mask(self, row: Row, piece: KeyPiece) -> None:
         """Bound the scores of a row by the cap, and mask those of keys that it does not attend to.
-        Most pieces have none."""
+        Most pieces have no such keys, and skip the latter."""
         shape, scores, cap = self.shape, self.memory.scores, self.shape.cap
         blocks = piece.begin, piece.behind, index(KEYS)
         if cap is not None:
@@ -202,12 +205,12 @@ class RowTile:
         return self.memory.all_maxima, self.memory.all_totals
 
     def _keep(self, numbers: Sequence[ir.Value]) -> None:
-        """Keep two numbers for each row, which is a lane."""
+        """Store two numbers of each row to `kept`. `numbers`: two vectors with a row per lane."""
         for i, values in enumerate(numbers):
             vector.store(values, self.memory.kept, [index(i), index(0)])
 
     def _kept(self, row: Row) -> tuple[ir.Value, ir.Value]:
-        """The two numbers that are kept for a row, each in all lanes."""
+        """Load the two numbers of a row from `kept`, each in all lanes."""
         first, second = (
             broadcast(self.memory.kept, [index(i), row.number], TILE) for i in range(2)
         )
@@ -225,8 +228,8 @@ class RowTile:
                 vector.store(found, memory.parts, self._place(row, at, part=True))
 
     def add_piece(self, piece: SoftmaxState, first: ir.Value, last: ir.Value) -> None:
-        """Add the piece to the earlier ones. The `first` has none; after the `last`, sums are
-        divided by the totals."""
+        """Add the piece to the earlier ones. `first`: whether it is the first piece, so that there
+        are none. `last`: whether it is the last one, so that sums are divided by the totals."""
         memory, shape = self.memory, self.shape
         before = SoftmaxState(*(load(each, [self.state], f32(), TILE) for each in self._states))
         after, factors = merged(before, piece)
@@ -252,7 +255,10 @@ class RowTile:
                 vector.store(value, target, self._place(row, at))
 
     def _sums(self, row: Row) -> Iterator[tuple[int, ir.Value]]:
-        """The sums of values of a row: each 16 elements, and the number of the first."""
+        """Yield the sums of values of a row, 16 elements at a time, after the index of the first.
+
+        They are put back into order from that of `TiledStaging.stage_values`.
+        """
         for at in range(0, self.shape.mixed, TILE):
             start = at // STEP * STEP
             here = [[row.number, index(start + i)] for i in (0, TILE)]
@@ -262,7 +268,9 @@ class RowTile:
             yield at, shuffle(both[0], both[1], order)
 
     def add_weighted(self, column: ir.Value, step: int, values: ir.Value) -> None:
-        """Add 32 elements of the value of a key to the sums of rows with a weight for it."""
+        """Add 32 elements of the value of key `column`, from 32 * `step` on, to the sums of rows
+        whose weight for it is not zero. `values`: f32 [32], each infinite, NaN or zero, so that
+        they need not be multiplied by the weight."""
         memory = self.memory
         with self._rows() as row:
             pair = column // KEYS * KEYS + column % KEYS // 2

@@ -46,7 +46,7 @@ class TiledAttention(CpuAttention):
 
     @property
     def on_tiles(self) -> bool:
-        """Products are on tiles."""
+        """True: products are on tiles."""
         return True
 
     @property

@@ -28,14 +28,15 @@ from mxc.passes.kernels.vectors import (
     when,
 )
 
-#: The exponent bits of a bf16: all set in what is infinite or NaN.
+#: The exponent bits of a bf16: all are set in an infinity or a NaN.
 INFINITE = 0x7F80
 
 
 @dataclass(frozen=True)
 class TiledStaging:
-    """Loads keys and values of a `piece` to the scratch of the workgroup. `later`: the one after
-    it, whose keys are prefetched."""
+    """Copies the keys and values of a `piece` to the scratch of the workgroup, and prefetches those
+    of the next piece. `every`: whether the workgroup has all heads. `last`: the last key that a row
+    of the workgroup attends to; no later keys are prefetched."""
 
     shape: TiledAttention
     memory: TiledBuffers
@@ -44,7 +45,7 @@ class TiledStaging:
     last: ir.Value
 
     def stage_keys(self) -> None:
-        """Store the keys to `staged`: 16 keys side by side, a pair of their elements in a row."""
+        """Store the keys to `staged`: a row has the same pair of elements of 16 keys."""
         piece = self.piece
         with loop(piece.begin, piece.behind, index(TILE)) as (column, _, _):
             place, number, every = piece.sixteen(column)
@@ -63,7 +64,7 @@ class TiledStaging:
         column: ir.Value,
         prefetch: Callable[[ir.Value, int], None],
     ) -> None:
-        """Stage 16 keys."""
+        """Stage the 16 keys from `column` on. `number`, `place`: see `KeyPiece.sixteen`."""
         shape, memory = self.shape, self.memory
         numbers = [number(key) for key in range(TILE)]
         for step in range(shape.steps):
@@ -77,8 +78,12 @@ class TiledStaging:
                 )
 
     def stage_values(self) -> ir.Value:
-        """Store the values to `mixed`: pairs of keys, of 16 elements, of which each four are
-        followed by the second next. Zero where they are infinite or NaN; returns whether any is."""
+        """Store the values to `mixed`, with zero for elements that are infinite or NaN. Returns
+        whether there are any.
+
+        A row has 16 elements of two keys, alternately. Of each 32 elements, one tile has 0-3, 8-11,
+        16-19 and 24-27, the next tile the others.
+        """
         piece = self.piece
         none = splat(0, i16(), STEP)
         with loop(piece.begin, piece.behind, index(TILE), [none]) as (column, (largest,), op):
@@ -104,7 +109,7 @@ class TiledStaging:
         largest: ir.Value,
         prefetch: Callable[[ir.Value, int], None],
     ) -> ir.Value:
-        """Stage 16 values. Returns the largest magnitudes so far, as bits i16 [32]."""
+        """Stage the values of 16 keys. Returns the largest magnitudes so far, as bits i16 [32]."""
         shape, memory = self.shape, self.memory
         numbers = [number(key) for key in range(TILE)]
         first = column % STEP // 2
@@ -141,10 +146,14 @@ class TiledStaging:
         return concat([load(pool, here, bf16(), TILE), splat(0.0, bf16(), TILE)])
 
     def _next(self, column: ir.Value) -> Callable[[ir.Value, int], None]:
-        """Emits a prefetch of 32 elements of 16 keys of the next piece, from an element on, of an
-        entry: of one head those from `column` on; of all heads, in the order of memory, which gives
-        each head an equal part of the piece. To the second-level cache: rows of one head are heads
-        * D apart, and map to few sets of the first."""
+        """Return a function that emits prefetches for the next piece: of 16 rows of an entry, 32
+        elements from an element on.
+
+        If the workgroup has one head, the rows are its keys from `column` on. If it has all heads,
+        they are 16 rows in the order of memory, so that each head prefetches an equal part of the
+        piece. They go to the second-level cache: rows of one head are heads * D apart, and map to
+        few sets of the first.
+        """
         shape, piece, every = self.shape, self.piece, self.every
         heads, size = index(shape.heads), index(shape.piece_keys)
         number = piece.head * size + column
@@ -162,7 +171,7 @@ class TiledStaging:
         return prefetch
 
     def _clean(self) -> None:
-        """Replace what is infinite or NaN in `mixed` by zero."""
+        """Replace elements of `mixed` that are infinite or NaN by zero."""
         mixed, piece = self.memory.mixed, self.piece
         with loop(piece.begin // STEP, piece.behind // STEP, index(1)) as (step, _, _):
             for part in range(2 * self.shape.mixed_steps):

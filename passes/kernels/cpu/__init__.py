@@ -1,2 +1,1 @@
-"""CPU kernels of contractions: prepared activations, packed panels of weights, and one inner
-loop."""
+"""CPU kernels: contractions on packed panels of weights, quantization, and recurrences."""

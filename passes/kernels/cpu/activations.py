@@ -1,11 +1,14 @@
-"""Prepare activations in the order in which kernels multiply them: one dispatch, read by many
-kernels.
+"""Prepare activations in the order in which kernels multiply them: one dispatch, whose result many
+kernels read.
 
-A prepared row has, for each block of a kernel, its operands, one dword per step. For quantized
-activations the scale of the block follows, as f32. For quads the start of the integer sum follows,
--offset * the sum of the elements, since the weights are stored unsigned.
+A prepared row has, for each block of a kernel, the operands of the block, one dword per step.
+Quantized activations have the scale of the block after them, as f32. For quads the start of the
+integer sum follows: -offset * the sum of the elements, because `offset` is added to every weight to
+make it unsigned.
 
-    [rows, blocks | 1, dwords] i32; with an odd number of blocks, rows do not share cache sets
+    [rows, blocks | 1, dwords] i32
+
+The number of blocks is made odd, so that different rows do not fall into the same cache sets.
 """
 
 from __future__ import annotations
@@ -41,20 +44,21 @@ from mxc.passes.kernels.vectors import (
 #: Elements per dword of operands.
 _IN_A_DWORD: dict[Kind, int] = {"pairs": 2, "quads": 4, "floats": 1}
 
-#: Approximate elements per workgroup: enough to be worth a dispatch.
+#: Approximate number of elements per workgroup: enough that a dispatch is worth its cost.
 _ELEMENTS_A_WORKGROUP = 8192
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The layout of rows that kernels of `kind` read.
+    """The layout of prepared rows, as kernels of `kind` read them.
 
-    `order`: the elements of each step. `unit`: value of the operand 1. `offset`: number added to
-    every weight to make it unsigned. `weight_unit`: value of the weight 1, which the scales of the
-    rows include; otherwise products could overflow under the largest scale of a weight. `folded`:
-    scales are multiplied into the operands, which bf16 holds. `planes`: number of bf16 whose sum is
-    an f32, the highest first; the operands of a plane follow those of the previous one. `padding`:
-    rows past the last one, which are read but do not reach results.
+    `scaled`: whether blocks have a scale. `order`: the elements of each step. `unit`: the value of
+    an integer operand of 1. `offset`: number added to every weight to make it unsigned.
+    `weight_unit`: the value of an integer weight of 1, which the scales of the rows include;
+    otherwise products could overflow under the largest scale of a weight. `folded`: scales are
+    multiplied into the operands, which bf16 holds. `planes`: number of bf16 whose sum is an f32,
+    the highest first; in a block, the operands of a plane follow those of the previous one.
+    `padding`: number of rows past the last one, which are read but do not reach results.
     """
 
     kind: Kind
@@ -84,12 +88,12 @@ class Prepared:
 
     @property
     def scale_at(self) -> int:
-        """The dword with the scale of a block."""
+        """The index of the dword in a block that holds its scale."""
         return self.steps
 
     @property
     def start_at(self) -> int:
-        """The dword with the start of the sum of a block."""
+        """The index of the dword in a block that holds the start of its sum."""
         return self.steps + self.scaled
 
     def buffer(self, rows: Size, blocks: int) -> Buffer:
@@ -101,7 +105,7 @@ class Prepared:
 @dataclass(frozen=True)
 class Prepare(Sized):
     """The kernel that prepares `rows` rows of `blocks` blocks, with one scale per block.
-    `quantizer`: the kernel reads floats, and quantizes them to the source."""
+    `quantizer`: if set, the kernel reads floats, and quantizes them to the format of `source`."""
 
     source: ActivationSource
     prepared: Prepared
@@ -125,6 +129,7 @@ class Prepare(Sized):
 
     @property
     def _size(self) -> int:
+        """Number of elements of a block."""
         return self.prepared.block
 
     @property
@@ -179,6 +184,7 @@ class Prepare(Sized):
         row: ir.Value,
         block: ir.Value,
     ) -> None:
+        """Prepare one block of a row."""
         if self.quantizer is not None:
             codes, scale = self.quantizer.block(elements, [row, block, index(0)])
             values = self._of_codes(codes)
@@ -213,7 +219,8 @@ class Prepare(Sized):
             vector.store(start, result, [row, block, index(self.prepared.start_at)])
 
     def _scaled(self, values: ir.Value, scale: ir.Value) -> ir.Value:
-        """Elements times their scale, rounded as the source says: f32, or bf16 that holds them."""
+        """Elements times their scale, rounded to the type `source.to` if it is set: as f32, or as
+        bf16 for pairs, which holds them exactly."""
         wide = of(f32(), self._size)
         values = values if values.type == wide else arith.extf(wide, values)
         every = vector.broadcast(wide, vector.extract(scale, [], [0]))
@@ -223,12 +230,12 @@ class Prepare(Sized):
         return _narrow(found, self.prepared.kind)
 
     def _scale(self, scales: Scales, source: ir.Value, row: ir.Value, block: ir.Value) -> ir.Value:
-        """The f32 scale of a block, as a vector of one lane."""
+        """Load the scale of a block, as a vector of one f32."""
         at = [row, block // scales.steps if scales.steps > 1 else block]
         return scales.floats(load(source, at, scales.memory, 1), 1)
 
     def _operands(self, elements: ir.Value, row: ir.Value, block: ir.Value) -> ir.Value:
-        """The elements of a block as bf16, i8 or f32, in memory order."""
+        """Load the elements of a block as bf16, i8 or f32, in memory order."""
         at = [row, block, index(0)]
         kind, source, size = self.prepared.kind, self.source, self._size
         if source.is_float:
@@ -247,7 +254,8 @@ class Prepare(Sized):
         return self._of_codes(codes_of(raw, source.element))
 
     def _of_codes(self, codes: ir.Value) -> ir.Value:
-        """Operands of codes i32; int8 is sign-extended, others may have bits above them."""
+        """Convert codes i32 to operands. int8 is sign-extended; other codes may have any bits above
+        them."""
         kind, source, size = self.prepared.kind, self.source, self._size
         if source.element.mlir == "i8":
             if kind == "quads":
@@ -262,8 +270,8 @@ class Prepare(Sized):
 
 
 def bf16_planes(values: ir.Value) -> list[ir.Value]:
-    """f32 split into three bf16 whose sum it is, the highest first: each is the upper half of the
-    rest.
+    """Split f32 into three bf16 whose sum it is, the highest first: each is the upper half of what
+    is left.
 
     For infinities and NaN the other two are zero, so that they add nothing.
     """
@@ -287,7 +295,7 @@ def bf16_planes(values: ir.Value) -> list[ir.Value]:
 
 
 def _narrow(values: ir.Value, kind: Kind) -> ir.Value:
-    """f32 values that bf16 holds exactly, in the type of `kind`."""
+    """f32 values that bf16 holds exactly, as the type of `kind`: bf16 for pairs, else f32."""
     (lanes,) = ir.VectorType(values.type).shape
     return arith.truncf(of(ir.BF16Type.get(), lanes), values) if kind == "pairs" else values
 

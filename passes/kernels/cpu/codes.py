@@ -1,11 +1,10 @@
-"""Unpack codes of small formats, and decode them by integer operations and a few products: any
-target.
+"""Unpack codes of small formats, and decode them by integer operations and a few products.
 
-A code, shifted to the exponent and mantissa of an f32, is x = (1 + m) 2^(e - bias) after the
-difference of the biases is added. That is the value if e > 0. A subnormal, e = 0, has the value m
-2^(1 - bias) = 2x - 2^(1 - bias), which is less than x, and is not less for any other e. So the
-value is the minimum of both, and no intermediate number is a subnormal f32, which a target may
-flush to zero.
+This works on any target. The exponent and mantissa bits of a code are shifted to those of an f32,
+and the difference of the biases is added. The result is x = (1 + m) 2^(e - bias), which is the
+value if e > 0. A subnormal, with e = 0, has the value m 2^(1 - bias) = 2x - 2^(1 - bias). This is
+less than x if e is 0, and not less for any other e. So the value is the minimum of x and 2x - 2^(1
+- bias). No intermediate number is a subnormal f32, which a target may flush to zero.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ _EXPONENT = 0xFF << _MANTISSA
 
 
 def codes_of(raw: ir.Value, element: ElementFormat) -> ir.Value:
-    """Codes i32 from bytes i8 that hold them as a little-endian stream of bits. Bits above a code
-    are those of other codes."""
+    """Unpack codes to i32 from bytes i8, which hold them as a little-endian stream of bits. The
+    bits above a code are those of other codes."""
     (count,) = ir.VectorType(raw.type).shape
     if element.bits == 6:
         # Four codes in three bytes: copy the bytes to a dword per code, and shift each.
@@ -40,7 +39,8 @@ def codes_of(raw: ir.Value, element: ElementFormat) -> ir.Value:
 
 
 def floats_of_codes(codes: ir.Value, element: ElementFormat, lanes: int) -> ir.Value:
-    """f32 [lanes] of the low bits of i32 [lanes]; bits above those of a code are ignored."""
+    """Decode the codes in the low bits of i32 [lanes] to f32 [lanes]. Bits above a code are
+    ignored."""
 
     def number(value: int) -> ir.Value:
         return splat(value, i32(), lanes)

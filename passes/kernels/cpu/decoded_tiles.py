@@ -1,4 +1,4 @@
-"""Decode weights to tiles of bf16: one step of 32 elements of a panel of 16 columns, with scales.
+"""Decode weights to tiles of bf16: a step of 32 elements of a panel of 16 columns, with scales.
 
 kernels/decode.py has the same computation in numpy.
 """
@@ -51,8 +51,8 @@ class _Block:
 
 @dataclass(frozen=True)
 class DecodedTiles:
-    """`elements` and `scales` are panels in memory; `panels`: number of panels per half of a
-    gate."""
+    """Emits the decoding of weights to tiles. `elements`, `scales`: memrefs of panels. `panels`:
+    number of panels per half of a gate."""
 
     weights: RegisterWeights
     elements: ir.Value
@@ -60,7 +60,8 @@ class DecodedTiles:
     panels: int
 
     def tile(self, at: At, ahead: int, put: Put) -> None:
-        """Emit the 16 registers of the step at coordinates; `ahead`: elements to prefetch ahead."""
+        """Emit the 16 registers of the step at coordinates `at`. `ahead`: prefetch distance in
+        elements along K, 0 for no prefetch."""
         weights = self.weights
         panel = value_of(at["n"] // PANEL + at.get("h", 0) * self.panels)
         column = weights.column(Amx(), [value_of(at["e"])] if "e" in at else [], panel)
@@ -92,7 +93,7 @@ class DecodedTiles:
             scf.YieldOp([])
 
     def _block(self, at: At, column: Column, part: int, ahead: int) -> _Block:
-        """A block of the step at coordinates."""
+        """Block number `part` of the step at coordinates `at`."""
         size = self.weights.elements.block
         number = value_of(at["k"] // size + part)
         if not ahead:
@@ -103,12 +104,13 @@ class DecodedTiles:
 
     @property
     def _parts(self) -> range:
-        """The blocks of a step."""
+        """The numbers of the blocks of a step: one, or two with 16 elements each."""
         return range(STEP // self.weights.elements.block)
 
     @property
     def _table(self) -> ExponentTable | None:
-        """The lookup table for scales subtracted from exponents; None if not possible."""
+        """The lookup table for scales that are subtracted from exponents; None if they are
+        multiplied."""
         elements, scales = self.weights.elements, self.weights.scales
         if scales is None or not isinstance(elements, CodeElements):
             return None
@@ -126,9 +128,9 @@ class DecodedTiles:
             put(number, found)
 
     def _put_unit_by_unit(self, column: Column, block: _Block, put: Put) -> None:
-        """The same for a block of a whole step, in a loop without prefetches, whose code is short:
-        for what is rare.
-        Elements in planes, which are read from two units at once, are decoded without it."""
+        """Decode a block that is a whole step in a loop over its units, without prefetches, and
+        pass every register to `put`. The code is short, because the case is rare. 6-bit elements,
+        which are read from two units at once, are decoded by `_put` instead."""
         elements = self.weights.elements
         if elements.bits not in (4, 8):
             self._put(Amx(), column, [block], put)
@@ -146,7 +148,8 @@ class DecodedTiles:
                 put(first + number, found)
 
     def _multiplied(self, column: Column, blocks: Sequence[_Block], put: Put) -> Put:
-        """A `Put` that multiplies registers by the f32 scales of their blocks."""
+        """Return a `Put` that multiplies registers by the f32 scales of their blocks, then calls
+        `put`."""
         assert self.scales is not None
         factors = [self.weights.scale(Amx(), self.scales, column, block.number) for block in blocks]
 
@@ -161,7 +164,7 @@ class DecodedTiles:
         return multiplied
 
     def _all_between(self, raw: ir.Value, table: ExponentTable) -> ir.Value:
-        """Whether the table is exact for every scale byte."""
+        """Whether every scale byte is in the range for which the table is exact: i1."""
         first = raw - table.least
         width = splat(table.most - table.least, i8(), TILE)
         inside = arith.cmpi(arith.CmpIPredicate.ule, first, width)
@@ -172,7 +175,7 @@ class DecodedTiles:
 
 
 def _less(value: ir.Value, less: ir.Value) -> ir.Value:
-    """Saturating i16 subtraction: vpsubsw."""
+    """Subtract i16 with saturation from the bits of bf16: vpsubsw."""
     bits = bitcast(value, i16(), 2 * TILE)
     found = ir.Operation.create(
         "llvm.intr.ssub.sat", results=[bits.type], operands=[bits, less]

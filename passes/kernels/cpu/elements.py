@@ -42,8 +42,8 @@ from mxc.passes.kernels.cpu.isa import Isa, Kind, halves, pair
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import as_integers, bitcast, f32, i8, i16, i32, shifted, splat
 
-#: The order of the nibbles of a word in which a lookup of bytes yields them: low and high byte in
-#: turn.
+#: Order in which the nibbles of a word are decoded. A lookup of bytes yields nibbles 0 and 2, then
+#: 1 and 3; the other lookups take the same order.
 _TURNS = (0, 2, 1, 3)
 
 #: Mantissa bits of f32.
@@ -76,7 +76,7 @@ class Elements(ABC):
         return self.block * self.bits // 32
 
     def order(self, kind: Kind) -> tuple[tuple[int, ...], ...]:
-        """The elements of each step, as determined by the layout of the registers."""
+        """The elements k of each step, as determined by the layout of the registers."""
         steps = weights_of(self.code_bits, kind, 1, self.block).coordinates()["k"]
         return tuple(map(tuple, steps[:, 0].tolist()))
 
@@ -87,7 +87,7 @@ class Elements(ABC):
 
     @abstractmethod
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
-        """Yield the register of every step; each is built when it is requested."""
+        """Yield the register of every step. Each is emitted when it is requested."""
 
     @property
     def in_rows(self) -> Elements:
@@ -105,7 +105,7 @@ class Elements(ABC):
 
     @property
     def unit(self) -> float:
-        """The value of the 1 of a quad."""
+        """The value of an integer 1 in a quad."""
         return 1.0
 
 
@@ -138,7 +138,7 @@ class E2M1Elements(CodeElements):
         return range(self.block // 8)
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
-        """Yield lookups of shifted units; lookups ignore the bits above a code."""
+        """Yield the registers: lookups of shifted units, which ignore the bits above a code."""
         element = self.element
         for j in self._dwords:
             if kind == "quads":
@@ -165,12 +165,12 @@ class E2M1Elements(CodeElements):
                 yield from _floats_as(kind, two, isa)
 
     def _codes(self, isa: Isa, raw: Raw, j: int, t: int, width: ir.Type) -> ir.Value:
-        """Each i16 or i32 of dword j, shifted so that nibble t is lowest."""
+        """Dword j as i16 or i32, each shifted so that its nibble t is lowest."""
         return isa.shifted_codes(as_integers(width, raw(j)), 4 * t)
 
     @property
     def excess(self) -> int:
-        """The largest magnitude."""
+        """The largest magnitude, 6, in units of 0.5."""
         return 12
 
     @property
@@ -192,20 +192,20 @@ class Int4Elements(E2M1Elements):
 
     @property
     def unit(self) -> float:
-        """The unit of the format; with float scales, integers count ones."""
+        """The value of 1 in the format. Under f32 scales, `RegisterWeights` corrects it to one."""
         return self.element.min_positive
 
 
 @dataclass(frozen=True)
 class SixBitElements(E2M1Elements):
     """6-bit elements in two planes: dwords 0 to 3 hold the low nibbles like `E2M1Elements`,
-    dwords 4 and 5 the two high bits. Those of nibble p of byte b in dword j are bits 4 (j % 2) + 2p
-    of byte b in dword 4 + j / 2. Only in blocks of 32."""
+    dwords 4 and 5 the two high bits. Those for nibble p of byte b in dword j begin at bit
+    4 (j % 2) + 2p of byte b in dword 4 + j / 2. Only in blocks of 32."""
 
     element: ElementFormat = E2M3
 
     def _codes(self, isa: Isa, raw: Raw, j: int, t: int, width: ir.Type) -> ir.Value:
-        """The codes joined from the two planes."""
+        """The codes for nibble t of dword j, joined from the two planes."""
         low, high = (as_integers(width, raw(unit)) for unit in (j, 4 + j // 2))
         place = 8 * (t // 2) + 4 * (j % 2) + 2 * (t % 2)
         return _join(shifted(low, 4 * t), shifted(high, place - 4))
@@ -233,7 +233,7 @@ class SixBitRows(SixBitElements):
 
     @property
     def code_bits(self) -> int:
-        """Number of bits of a byte."""
+        """Number of bits of a byte, in which a code is looked up."""
         return 8
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
@@ -355,9 +355,10 @@ def _of_bytes(isa: Isa, kind: Kind, element: ElementFormat, codes: ir.Value) -> 
 
 
 def _floats_of_int8(isa: Isa, codes: ir.Value) -> Iterator[ir.Value]:
-    """Yield f32 of int8 [4 * lanes], bytes 0, 2, 1 and 3: the bits of a byte that is made unsigned
-    become the last bits of a number in which they count units; the rest of it is subtracted. This
-    takes three instructions; a lookup by eight bits takes more."""
+    """Yield f32 of int8 [4 * lanes]: of byte 0 of each lane, then of bytes 2, 1 and 3. A byte, made
+    unsigned, becomes the last bits of an f32 whose last place is one unit; then that f32 without
+    the byte is subtracted, with 128 units. This takes three instructions, fewer than a lookup by
+    eight bits."""
     unit = np.float32(INT8.min_positive)
     base = unit * np.float32(2**_MANTISSA)
     flipped = as_integers(i32(), codes ^ splat(-128, i8(), 4 * isa.lanes))
@@ -367,17 +368,17 @@ def _floats_of_int8(isa: Isa, codes: ir.Value) -> Iterator[ir.Value]:
 
 
 def _pair_as(kind: Kind, both: ir.Value, isa: Isa) -> Iterator[ir.Value]:
-    """Yield a register of pairs, or its two registers of f32."""
+    """Yield a register of bf16 pairs as it is, or as two registers of f32 if `kind` is floats."""
     yield from [both] if kind == "pairs" else halves(both, isa.lanes)
 
 
 def _floats_as(kind: Kind, two: Sequence[ir.Value], isa: Isa) -> Iterator[ir.Value]:
-    """Yield two registers of f32, or one register of pairs made of them."""
+    """Yield two registers of f32 as they are, or as one register of pairs if `kind` is pairs."""
     yield from [pair(two[0], two[1], isa.lanes)] if kind == "pairs" else two
 
 
 def _join(low: ir.Value, high: ir.Value) -> ir.Value:
-    """Integers whose bytes have bits 0 to 3 of `low` and bits 4 and 5 of `high`."""
+    """Join planes: integers whose bytes have bits 0 to 3 of `low` and bits 4 and 5 of `high`."""
     kind = ir.VectorType(low.type)
     width, lanes = ir.IntegerType(kind.element_type).width, kind.shape[0]
 

@@ -28,13 +28,13 @@ from mxc.passes.kernels.narrow_floats import rounded
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import bitcast, broadcast, equal, f32, i8, index, of
 
-#: Elements along K of a short block.
+#: Elements along K of a short block, see `Gemm._short`.
 _SHORT = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class VectorProduct(CpuProduct):
-    """A contraction on the registers of one instruction set."""
+    """A contraction on the vector registers of one instruction set."""
 
     isa: Isa
 
@@ -45,11 +45,12 @@ class VectorProduct(CpuProduct):
 
     @property
     def registers(self) -> int:
-        """Number of registers of columns of one half of the result; the last panel is padded."""
+        """Number of registers of columns of one half of the weights, with the padding of the last
+        panel."""
         return -(-self.columns // PANEL) * PANEL // self.lanes // self.halves
 
     def nest(self, given: ProductBuffers, kernel: Kernel, rows: int) -> None:
-        """Emit a nest with tiles of `rows` rows."""
+        """Emit the loop nest of `kernel`, whose tiles have at most `rows` rows."""
         blocks = None
         if self.out is not None:
             blocks = BlockTile.of(self.out, given.results[0], given.results[1], rows)
@@ -64,13 +65,13 @@ class VectorProduct(CpuProduct):
 
     @property
     def statements(self) -> type[Registers]:
-        """What emits the statements of a nest."""
+        """The class that emits the statements of a nest."""
         return Registers
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gemm(VectorProduct):
-    """A contraction kernel for one instruction set."""
+    """A contraction kernel on vector registers, with the schedule `plan`."""
 
     plan: VectorPlan
 
@@ -81,7 +82,7 @@ class Gemm(VectorProduct):
 
     @cached_property
     def nests(self) -> list[Kernel]:
-        """The scheduled kernel, and the one for a single row if that has another schedule."""
+        """The scheduled kernel for several rows, and one for a single row if the plan has one."""
         activations = OPERANDS[self.weights.kind]
         found = [scheduled(self._short.contraction(activations=activations), self.plan)]
         if self.plan.alone is not None:
@@ -91,8 +92,9 @@ class Gemm(VectorProduct):
 
     @property
     def _short(self) -> Self:
-        """The kernel with short blocks if it has a nest for several rows of weights that are not
-        decoded: its code is unrolled over a block, and a fraction of it is as fast."""
+        """This kernel with blocks of 16 elements along K, if it has a nest for several rows besides
+        that for one row, and its weights are floats; else this kernel itself. A nest is unrolled
+        over a block. Floats are not decoded, so that a shorter nest is as fast."""
         elements, prepared = self.weights.elements, self.prepared
         if self.plan.alone is None or not isinstance(elements, FloatElements):
             return self
@@ -105,7 +107,7 @@ class Gemm(VectorProduct):
         )
 
     def _split(self, given: ProductBuffers) -> ProductBuffers:
-        """The memory of a kernel with longer blocks, for this one."""
+        """The buffers of the kernel with longer blocks, reshaped for the blocks of this kernel."""
         a = _in_parts(given.arrays["A"], self.prepared.dwords, 0)
         elements = _in_parts(given.elements, self.weights.elements.units, 1)
         return replace(given, arrays={**given.arrays, "A": a}, elements=elements)
@@ -130,7 +132,7 @@ class Gemm(VectorProduct):
 
 
 def _in_parts(memory: ir.Value, size: int, behind: int) -> ir.Value:
-    """A view of a memref [.., blocks, units, ..] as [.., parts, size, ..]; `behind`: number of
+    """View a memref [.., blocks, units, ..] as [.., parts, size, ..]. `behind`: number of
     dimensions after the units."""
     kind = ir.MemRefType(memory.type)
     at = kind.rank - behind - 2
@@ -144,7 +146,8 @@ def _in_parts(memory: ir.Value, size: int, behind: int) -> ir.Value:
 
 @dataclass(frozen=True, kw_only=True)
 class Registers(Vectors):
-    """Emits the statements of a kernel for an instruction set."""
+    """Emits the statements of a kernel for the instruction set of `product`. `blocks`: scratch for
+    results that become MX blocks."""
 
     product: VectorProduct
     memory: ProductBuffers
@@ -168,7 +171,8 @@ class Registers(Vectors):
     def steps(
         self, columns: Sequence[Column], number: int, k: Number, ahead: int
     ) -> Iterator[ir.Value]:
-        """Yield the steps of one of the registers, scaled and rounded if the plan says so."""
+        """Yield the operands of the steps of a block of register `number` of `columns`. They are
+        scaled and rounded if the weights are."""
         found = self.block_steps(columns, number, self._block(k), ahead)
         if not self.product.weights.rounded:
             yield from found
@@ -181,11 +185,12 @@ class Registers(Vectors):
     def block_steps(
         self, columns: Sequence[Column], number: int, block: ir.Value, ahead: int
     ) -> Iterator[ir.Value]:
-        """Yield the steps of a block of one of the registers. The block `ahead` elements after it
-        is prefetched; past the end of K, one of the next columns."""
+        """Yield the decoded operands of the steps of a block of register `number` of `columns`.
+        Prefetch the block that is `ahead` elements later or, past the end of K, one of the next
+        columns."""
         product, memory, column = self.product, self.memory, columns[number]
         weights, narrow, later = product.weights, PANEL // self.lanes, None
-        # Columns of one panel share cache lines.
+        # Registers of one panel share cache lines: only the first prefetches.
         if ahead and number % narrow == 0:
             far, limit = block + ahead // weights.elements.block, index(product.steps)
             behind = arith.cmpi(arith.CmpIPredicate.uge, far, limit)
@@ -213,7 +218,7 @@ class Registers(Vectors):
         return weights.scale(self.product.isa, self.memory.scales, column, block)
 
     def activations(self, name: str, row: Number, k: Number, step: int = 0) -> ir.Value:
-        """Broadcast a dword of the prepared row to all lanes."""
+        """Load a dword of the prepared row, and broadcast it to all lanes."""
         prepared = self.product.prepared
         place = {"A": step, "SA": prepared.scale_at, "OA": prepared.start_at}[name]
         at = [value_of(row), self._block(k), index(place)]
@@ -228,7 +233,8 @@ class Registers(Vectors):
         return product(sums, weights, activations)
 
     def scaled(self, total: ir.Value, sums: ir.Value, factors: Sequence[ir.Value]) -> ir.Value:
-        """total + sums * factors, if any. The scale of the weights is the last: see `Prepared`."""
+        """total + sums * factors, if any. The scale of the weights is the last factor, because the
+        scales of activations include units (`Prepared.weight_unit`)."""
         if self.product.weights.kind == "quads":
             sums = arith.sitofp(of(f32(), self.lanes), sums)
         if not factors:
@@ -248,12 +254,12 @@ class Registers(Vectors):
         put(value, self.memory.results[0], self._cell(row, n))
 
     def wait(self, value: ir.Value, number: int, n: Number) -> None:
-        """Keep a result of a row until its block is complete."""
+        """Keep results of a row in scratch until their block is complete."""
         assert self.blocks is not None
         self.blocks.put(value, number, value_of(n))
 
     def round(self, rows: Sequence[Number], n: Number) -> None:
-        """Round and store the blocks of rows."""
+        """Quantize and store the complete blocks of the rows of a tile."""
         assert self.blocks is not None
         self.blocks.store([value_of(row) for row in rows], value_of(n // BLOCK))
 

@@ -19,11 +19,12 @@ from mxc.passes.kernels.sources import BLOCK, ScaleType
 
 @dataclass(frozen=True, kw_only=True)
 class ContractionMatch:
-    """The contraction `of` of `op`, and the sources of its operands.
+    """A contraction that a CPU kernel computes: operation `op`, described by `of`.
 
-    `tensors`: the elements and the scales of the weights, if any; `parameters`: their names if they
-    are read as panels, empty if they are read in rows. `chain`: the operations between them and the
-    contraction. `elements`, `scales`: the form of the weights.
+    `lhs`: the activations. `ids`: the expert ids, if experts are chosen. `tensors`: the elements
+    and, if any, the scales of the weights. `parameters`: the names of these tensors if they are
+    read as panels; empty if they are read in rows. `chain`: the operations between the tensors and
+    the contraction. `elements`, `scales`: how kernels read the weights.
     """
 
     op: ir.Operation
@@ -49,12 +50,13 @@ class ContractionMatch:
 
     @property
     def reads_panels(self) -> bool:
-        """Whether the weights may be packed: elements in planes need blocks of 32."""
+        """Whether the weights may be packed in panels. Elements in planes need blocks of 32."""
         return self.elements.bits != _PLANES or self.elements.block == BLOCK
 
     @property
     def is_looked_up(self) -> bool:
-        """Whether elements can be looked up in the panels: a single weight, not in planes."""
+        """Whether a lookup can read elements in the panels: those of a single weight, not in
+        planes."""
         return not self.of.experts and self.elements.bits != _PLANES
 
     @property
@@ -64,7 +66,7 @@ class ContractionMatch:
 
 
 def match(op: ir.Operation) -> ContractionMatch | Reason:
-    """The call that computes `op`, or the reason why no kernel does."""
+    """Match the contraction `op`, or return the reason why no kernel computes it."""
     found = described(op)
     if isinstance(found, Reason):
         return found
@@ -114,9 +116,9 @@ def match(op: ir.Operation) -> ContractionMatch | Reason:
 
 
 def _rounded(side: OperandFormat) -> str:
-    """The type to which a kernel rounds scaled elements; "" where rounding changes nothing.
+    """The type to which a kernel rounds scaled elements; "" if rounding changes nothing.
 
-    bf16 has the exponents of f32. Where it also has enough digits, rounding to it changes only
+    bf16 has the exponents of f32. If it also has enough digits, rounding to it changes only
     subnormal numbers, which CPUs flush to zero.
     """
     if side.rounded != "bf16":
@@ -148,7 +150,7 @@ def _elements(type: str, block: int) -> Elements | Reason:
     return replace(found, block=block)
 
 
-#: Bits of elements that are stored in planes, for which a block is 32.
+#: Number of bits of elements that panels store in planes. Their blocks have 32 elements.
 _PLANES = 6
 #: Most bits of elements that kernels read in rows.
 _BYTE = 8

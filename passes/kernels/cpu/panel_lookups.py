@@ -1,12 +1,13 @@
 """Look up rows of a weight in panels, such as an embedding that is also the output head.
 
-An element keeps its bits in a panel (compiler/packing/panels.py), so a lookup can read it there.
-With E elements per unit, element [n, k] of a weight [N, K] is in panels [P, K / E, 16 E]
+The elements in a panel have the bits that they have in rows (compiler/packing/panels.py), so a
+lookup can read them in the panel. With E elements per unit, element [n, k] of a weight [N, K] is in
+panels [P, K / E, 16 E]
 
     at [n / 16, k / E, E (n % 16) + k % E]
 
 and a scale likewise. A row is spread over as many cache lines as it has units. That is a small part
-of the bytes that a model reads per token, and a copy of the table in rows would double its memory.
+of the bytes that a model reads per token. A copy of the table in rows would double its memory.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from mxc.passes.kernels.vectors import index
 from mxc.passes.rewriting.rebuild import replace
 
 _EXTRACT = "tensor.extract"
-#: Letters of the loops of a row.
+#: Names of the loops over the dimensions of a row, one letter each.
 _LETTERS = "abc"
 
 
@@ -37,7 +38,8 @@ def is_lookup(use: ir.OpOperand) -> bool:
 
 
 def look_up_in_panels(module: ir.Operation, kinds: Mapping[str, ir.Type]) -> None:
-    """Make all lookups in parameters read their panels; `kinds`: types of panels by name."""
+    """Make all lookups in parameters read the panels of these. `kinds`: by name of a parameter, the
+    type of its panels."""
     for name, own in loads(module):
         if name not in kinds:
             continue

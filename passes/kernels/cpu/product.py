@@ -1,6 +1,8 @@
-"""Activations times packed weights: a kernel of the kernel language with its buffers.
+"""Activations times weights: a kernel of the kernel language with its buffers.
 
-result[p, n] = sum over k of activations[p, k] * weights[e(p), n, k]
+    result[p, n] = sum over k of activations[p, k] * weights[e(p), n, k]
+
+e(p) is the expert of row p.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ from mxc.passes.kernels.vectors import i1, index, of
 
 @dataclass(frozen=True)
 class ProductBuffers:
-    """The memrefs of a kernel. `arrays`: activations and row indices, by their names in the kernel;
-    `results`: the result, or elements and scales if it is blocks."""
+    """The memrefs of a kernel. `arrays`: activations and row indices, by their names in the kernel.
+    `elements`, `scales`: the weights. `finish`: the epilogue. `results`: the result; its elements
+    and scales if it is MX blocks."""
 
     arrays: dict[str, ir.Value]
     elements: ir.Value
@@ -46,8 +49,9 @@ class ProductBuffers:
 
 @dataclass(frozen=True)
 class CpuProduct(ABC):
-    """One kernel. `columns`: of the weights; `steps`: blocks of prepared activations along K;
-    `out`: the result is MX blocks along the columns, and only whole ones."""
+    """A kernel that computes a product. `columns`: columns of the weights, over both halves of a
+    gate. `steps`: number of blocks of prepared activations along K. `out`: if set, the result is
+    quantized to MX blocks along the columns, of which all are whole."""
 
     weights: RegisterWeights
     prepared: Prepared
@@ -64,7 +68,7 @@ class CpuProduct(ABC):
 
     @property
     def nests(self) -> list[Kernel]:
-        """The scheduled kernel, and the one for a single row if that has another schedule."""
+        """The scheduled kernel, and the one for a single row if there is one."""
         return [self.kernel]
 
     @property
@@ -74,16 +78,16 @@ class CpuProduct(ABC):
 
     @property
     def scalars(self) -> int:
-        """Number of index values that are known at the call."""
+        """Number of sizes that come with the call, as index values."""
         return self.rows.scalars
 
     def given(self, scalars: Sequence[ir.Value]) -> Self:
-        """The kernel with its numbers of groups and rows given."""
+        """The kernel with the numbers of groups and rows that come with the call."""
         return replace(self, rows=self.rows.given(scalars)) if self.scalars else self
 
     @property
     def halves(self) -> int:
-        """Parts of the columns that are computed together: two for a gate."""
+        """Number of halves of the weights that are multiplied together: two for a gate."""
         return 2 if self.epilogue.gated else 1
 
     @property
@@ -92,7 +96,8 @@ class CpuProduct(ABC):
         return self.columns // self.halves
 
     def contraction(self, *, activations: Element = BF16, copied: bool = False) -> ContractionShape:
-        """The contraction that is computed; `copied`: activations are copied in sorted order."""
+        """The contraction that the kernel computes. `copied`: whether activations are copied in
+        sorted order."""
         elements, scales, rows = self.weights.elements, self.weights.scales, self.rows
         choice: Choice = "all"
         if rows.experts:
@@ -123,7 +128,7 @@ class CpuProduct(ABC):
 
     @property
     def sizes(self) -> dict[str, int | ir.Value]:
-        """Size of every axis, for one call."""
+        """The size of every axis, for one call."""
         found: dict[str, int | ir.Value] = {
             axis: size if size is not None else 0 for axis, size in self.kernel.sizes.items()
         }
@@ -165,7 +170,7 @@ class CpuProduct(ABC):
         return block_buffers(self.out, self.rows.results, self.result_columns)
 
     def memory(self, buffers: Sequence[ir.Value]) -> ProductBuffers:
-        """Assign the memrefs of the buffers to their roles."""
+        """Assign the memrefs, which are in the order of `buffers`, to their roles."""
         rest = list(buffers)
         arrays, results = {"A": rest.pop(0)}, [rest.pop() for _ in self._results][::-1]
         if self.rows.buffers:
@@ -178,7 +183,7 @@ class CpuProduct(ABC):
         return ProductBuffers(arrays, elements, scales, finish, results)
 
     def rows_of_group(self, given: ProductBuffers) -> ir.Value:
-        """Number of rows of the group of this workgroup."""
+        """Number of rows of the group that this workgroup computes."""
         if not self.rows.sorted:
             return value_of(self.rows.rows)
         table, group = given.arrays["ROUTES"], workgroup(GRID["g"])
@@ -187,7 +192,8 @@ class CpuProduct(ABC):
         return arith.index_cast(ir.IndexType.get(), end - begin)
 
     def places(self, row: ir.Value, column: ir.Value) -> list[ResultColumns]:
-        """The places of columns of the result; for a gate, also those of the second half."""
+        """The row, first column and mask of a register of results; for a gate, also those of the
+        register in the second half."""
         width, mask = self.result_columns, None
         if width % PANEL:
             mask = vector.create_mask(of(i1(), self.lanes), [index(width) - column])
@@ -196,7 +202,7 @@ class CpuProduct(ABC):
 
 
 def put(value: ir.Value, result: ir.Value, place: ResultColumns) -> None:
-    """Store f32 in the type of the result, without columns past its end."""
+    """Store f32 values as the type of the result. Columns past the end of the result are masked."""
     value = narrowed(value, ir.MemRefType(result.type).element_type)
     if place.mask is None:
         vector.store(value, result, [place.row, place.column])

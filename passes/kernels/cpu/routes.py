@@ -1,11 +1,15 @@
 """Sort rows by expert in a small dispatch, so that a kernel reads each expert's weights once.
 
-    ids [P] = 2 0 2      ->    routes [2 E + 1 + P] = 0 1 3 3 (the first rows of each expert that
-    of E = 3 experts           has rows, then the end), 0 2 0 (these experts), 1 0 2 (the rows)
+    ids [P] = 2 0 2, with E = 3 experts    ->    routes [2 E + 1 + P] = 0 1 3 3  0 2 0  1 0 2
 
-Unused entries of the first list hold the end of the rows, and those of the second expert 0: groups
-without rows. The counting sort is stable, and the order of rows does not depend on threads. An id
-outside of the experts would write outside of the buffer, and is clamped to the last expert.
+    0 1 3 3    the first sorted row of each group, then the number of rows
+    0 2 0      the expert of each group
+    1 0 2      for each sorted row, its number before sorting
+
+A group is the rows of one expert that has rows. Unused entries of the first list hold the number of
+rows, and those of the second 0: groups without rows. The counting sort is stable, and the order of
+rows does not depend on threads. An id outside of the experts would write outside of the buffer, and
+is clamped to the last expert.
 """
 
 from __future__ import annotations

@@ -24,14 +24,15 @@ from mxc.passes.kernels.vectors import bitcast, i1, i8, i32, index, of, splat, t
 
 @dataclass(frozen=True)
 class RowNumbers(Column):
-    """`numbers`: the row i32 of each lane; lanes past the last row read the last row."""
+    """The columns of a register, for weights in rows. `numbers`: i32, the row of each lane; lanes
+    past the last row read the last row."""
 
     numbers: ir.Value
 
 
 @dataclass(frozen=True)
 class RowWeights(RegisterWeights):
-    """Weights of `rows` rows per expert, of `blocks` blocks each."""
+    """Weights in rows: `rows` rows per expert, of `blocks` blocks each."""
 
     rows: int = 0
     blocks: int = 0
@@ -50,7 +51,7 @@ class RowWeights(RegisterWeights):
         return [units, Buffer([size // self.scales.steps], self.scales.memory)]
 
     def column(self, isa: Isa, expert: Sequence[ir.Value], register: ir.Value) -> Column:
-        """The columns of a register."""
+        """Describe the columns of a register by the rows of its lanes."""
         first = arith.index_cast(i32(), register * isa.lanes)
         lanes = table(np.arange(isa.lanes, dtype=np.int32), i32())
         numbers = vector.broadcast(lanes.type, first) + lanes
@@ -77,7 +78,7 @@ class RowWeights(RegisterWeights):
 
 
 def _gathered(source: ir.Value, column: Column, place: ir.Value, row: int, lanes: int) -> ir.Value:
-    """Gather the element at `place` of each row of a column; rows are `row` elements long."""
+    """Gather the element at `place` in the row of each lane. `row`: number of elements of a row."""
     assert isinstance(column, RowNumbers)
     element = ir.MemRefType(source.type).element_type
     starts = column.numbers * row

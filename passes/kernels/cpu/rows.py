@@ -20,10 +20,11 @@ from mxc.passes.kernels.vectors import i32
 
 @dataclass(frozen=True)
 class GroupedRows(Sized):
-    """`groups` groups of `rows` rows; `experts`: 0 where there is a single weight.
+    """The rows of a product: `groups` groups of `rows` rows. `experts`: 0 if there is a single
+    weight.
 
-    `sorted`: groups of one row, which the kernel processes expert by expert. `own`: group i uses
-    expert i. `share`: number of consecutive rows of the result with the same activations.
+    `sorted`: groups have one row each, and the kernel processes them expert by expert. `own`: group
+    i uses expert i. `share`: number of consecutive rows of the result with the same activations.
     """
 
     groups: Size
@@ -57,7 +58,8 @@ class GroupedRows(Sized):
 
     @property
     def most(self) -> Size:
-        """Number of groups with workgroups; for sorted rows, the most experts that have rows."""
+        """Number of groups along the grid. For sorted rows, the largest number of experts that can
+        have rows."""
         return least(self.groups, self.experts) if self.sorted else self.groups
 
     def source(self, row: ir.Value) -> ir.Value:

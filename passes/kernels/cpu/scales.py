@@ -21,8 +21,9 @@ from mxc.passes.kernels.vectors import bitcast, equal, f32, i8, i32, of, splat
 
 @dataclass(frozen=True)
 class Scales:
-    """One scale of `type` per `block` elements along K: 16, or a multiple of 32. `step`: elements
-    that a kernel processes at once, which have one scale on each side."""
+    """The scales of a weight or of activations: one of `type` per `block` elements along K, which
+    are 16 or a multiple of 32. `step`: number of elements that a kernel processes at once; they
+    have one scale on each side."""
 
     type: ScaleType
     block: int = BLOCK
@@ -39,7 +40,7 @@ class Scales:
         return self.block // self.step
 
     def floats(self, raw: ir.Value, lanes: int) -> ir.Value:
-        """f32 [lanes] of scales as stored."""
+        """Convert scales, as stored, to f32 [lanes]."""
         if self.type == "f32":
             return raw
         wide = arith.extui(of(i32(), lanes), raw)

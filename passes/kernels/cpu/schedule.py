@@ -1,21 +1,27 @@
 """Choose tiles and workgroups of a kernel, by its sizes and the instruction set.
 
-Measured on Zen 5 with 120 rows of 2880 and 4096 (share of the peak of the dot product, one core,
-mxfp4): pairs in tiles of 8 x 2 registers 86 to 95 %, 6 x 2 84 to 88 %, 12 x 1 77 %; quads 6 x 2 81
-%, 8 x 2 68 %; floats 6 x 2 88 %, 8 x 2 76 %. Taller tiles decode less, but the decisive point is
-that sums, totals and decoded weights stay in registers. 8-bit elements take many operations to
-decode to floats: 69 % where each tile decodes, 87 % where weights are decoded once for all tiles
-(pairs, 128 rows). For mxfp4 the detour through memory costs as much as it saves (95 and 88 %).
+A tile R x C is R rows by C registers of columns. Percentages are of the peak of the dot product on
+one core. Weights are decoded by each tile or, where marked "shared", once for all tiles, to memory.
+Measured on Zen 5, with mxfp4 and 120 rows of 2880 and 4096:
 
-With AVX2's 16 registers of 8 lanes (120 rows of 2880): mxfp4 as floats in tiles of 6 x 2 that
-decode for themselves 85 %, 4 x 2 81 %, decoded once for all 92 % (for 12 rows, mxfp6: 55 and 71 %);
-dense 6 x 2 97 %; quads with AVX-VNNI 5 x 2 79 %, 6 x 2 67 %; mxfp6 as quads 38 and 73 %. Sums have
-to be in registers; totals may wait in memory. Where the dot product of quads is three instructions
-(AVX2 alone), sums and activations also spill to the stack, unless weights are decoded once for all,
-in tiles of 6 x 1. mxfp6 then takes 0.90 of the time of 5 x 2 (with AVX-VNNI the same), and 6 %
-instead of 27 % of the instructions are moves; mxfp4, nvfp4 and int4 take 0.87 to 0.96 of the time
-of tiles of 5 x 2 that decode for themselves (30 and 120 rows of 2880, and sorted ones), with 6 to
-8 % instead of 14 to 27 % moves.
+    pairs     8 x 2: 86 to 95 %    6 x 2: 84 to 88 %    12 x 1: 77 %
+    quads     6 x 2: 81 %          8 x 2: 68 %
+    floats    6 x 2: 88 %          8 x 2: 76 %
+
+Taller tiles decode less, but what decides is that sums, totals and decoded weights stay in
+registers. 8-bit elements take many operations to decode to floats: 69 %, shared 87 % (pairs, 128
+rows). For mxfp4, memory costs as much as sharing saves: 95 %, shared 88 %.
+Measured with AVX2 (16 registers of 8 lanes) and 120 rows of 2880:
+
+    floats    mxfp4 6 x 2: 85 %, 4 x 2: 81 %, shared 92 %; dense 6 x 2: 97 %
+              mxfp6, 12 rows: 55 %, shared 71 %
+    quads     AVX-VNNI 5 x 2: 79 %, 6 x 2: 67 %; mxfp6: 38 %, shared 73 %
+
+Sums have to be in registers; totals may wait in memory. Where the dot product of quads is three
+instructions (AVX2 alone), sums and activations spill too, except in shared tiles of 6 x 1. Compared
+with 5 x 2, mxfp6 takes 0.90 of the time (with AVX-VNNI the same), and 6 % instead of 27 % of the
+instructions are moves. mxfp4, nvfp4 and int4 take 0.87 to 0.96 of the time of unshared tiles of 5 x
+2 (30 and 120 rows of 2880, and sorted rows), with 6 to 8 % instead of 14 to 27 % moves.
 """
 
 from __future__ import annotations
@@ -44,15 +50,16 @@ OPERANDS: dict[Kind, Element] = {
     "quads": Element("i8", 8, np.int8),
 }
 
-#: Registers -> kind -> rows of a tile.
+#: Rows of a tile: number of registers of the instruction set -> kind of product -> rows.
 _ROWS: dict[int, dict[Kind, int]] = {
     32: {"pairs": 8, "quads": 6, "floats": 6},
     16: {"quads": 5, "floats": 6},
     12: {"floats": 4},
 }
+#: Registers of columns of a tile.
 _COLUMNS = 2
-#: Rows of a tile with one register of columns, by the halves of a gate: for quads that are decoded
-#: once for all tiles, with 16 registers.
+#: Rows of a tile that is one register of columns wide, by the number of halves of a gate: for quads
+#: that are decoded once for all tiles, with 16 registers.
 _ROWS_OF_ONE_COLUMN = {1: 6, 2: 2}
 #: Rows of a tile where K is a single block and there are 16 registers: without a loop along K, LLVM
 #: hoists more loads than there are registers.
@@ -64,36 +71,37 @@ _CODE_BITS = 8
 #: Prefetch distance of weights, in elements along K.
 _PREFETCH = 1024
 
-#: Panels of a workgroup, with many rows, and with one row, where long contiguous reads matter.
+#: Panels of a workgroup with many rows, and with one row, for which long contiguous reads matter.
 _PANELS = 4
 _PANELS_OF_ONE_ROW = 8
 #: Bytes of prepared activations that stay in the cache of a core while the loop goes over columns.
 _ACTIVATION_BYTES = 512 << 10
 
 
-#: Rows of the smallest tiles; one where the usual tiles have no more than these.
+#: Rows of the smallest tiles; if the usual tiles have no more than these, the smallest have one.
 _LOWEST = 2
-#: Least height of a tile whose half has more than one row.
+#: Least height of tiles whose half has more than one row, so that tiles of one row follow too.
 _HALVED = 4
 
-#: Most elements along K that are decoded to memory at once, bytes of them, and bytes of waiting
-#: sums: with the scales, they fit into the 32 KiB of stack that IREE allows a kernel.
+#: Limits where weights are decoded to memory: elements along K at once, bytes of decoded weights,
+#: and bytes of waiting sums. With the scales, they fit into the 32 KiB of stack that IREE allows a
+#: kernel.
 _STAGED, _STAGED_BYTES, _WAITING_BYTES = 224, 14 << 10, 16 << 10
 
-#: Registers that are not for sums: weights, an activation, a table.
+#: Registers that do not hold sums, but weights, an activation and a table.
 _OTHERS = 6
 
-#: Most plans of a product, and heights of their tiles.
+#: Most plans of a product, and the numbers of rows that their tiles may have.
 MOST = 8
 _HEIGHTS = range(1, 13)
-#: Instructions that decode a register: usually, and where decoding is costly.
+#: Estimated instructions that decode a register of weights: usually, and where decoding is costly.
 _DECODE = (1.5, 6)
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """`rows` by `columns` registers of columns of the result; `panels` of a workgroup; `staged`:
-    weights are decoded to memory."""
+    """A tile of `rows` rows by `columns` registers of columns of the result. `panels`: panels of a
+    workgroup. `staged`: whether weights are decoded to memory, once for all tiles."""
 
     rows: int
     columns: int
@@ -103,9 +111,9 @@ class _Tile:
 
 @dataclass(frozen=True)
 class Cuts:
-    """The schedules of a product of `depth` with `columns` columns of the result; `halves`: 2 for a
-    gate; `quantized`: the result can be MX blocks, which it is where weights are not decoded to
-    memory."""
+    """The schedules of a product. `depth`: elements along K. `columns`: columns of the result.
+    `halves`: 2 for a gate. `quantized`: whether the result is only used as MX blocks; the plans
+    that do not decode weights to memory then store it as blocks."""
 
     isa: Isa
     weights: RegisterWeights
@@ -119,7 +127,7 @@ class Cuts:
     @property
     def plans(self) -> list[VectorPlan]:
         """The plan of the tables above, then others: other widths of workgroups, then other tiles
-        by estimated instructions, and last the smallest tiles, which have the least code; at most
+        by estimated instructions, and last the smallest tiles, which have the least code. At most
         `MOST` in all. All of them add in the same order."""
         usual = self._usual
         lowest = _LOWEST if usual.rows > _LOWEST else 1
@@ -138,6 +146,7 @@ class Cuts:
 
     @property
     def _usual(self) -> _Tile:
+        """The tile of the tables above."""
         isa, weights, rows = self.isa, self.weights, self._known
         kind, bits = weights.kind, weights.elements.bits
         height, columns, panels = _ROWS[isa.registers][kind], _COLUMNS, _PANELS
@@ -155,12 +164,14 @@ class Cuts:
 
     @property
     def _columns_of_one_row(self) -> int:
-        """Registers of columns for one row: one stream of weights per core, with prefetches of the
-        next panel. Narrow registers take two, so that each cache line is read about once."""
+        """Registers of columns of a tile of one row. One register gives one stream of weights per
+        core, with prefetches of the next panel. Narrow registers take two, so that each cache line
+        is read about once."""
         return 1 if self.isa.lanes == PANEL else _COLUMNS
 
     def _others(self, usual: _Tile) -> list[_Tile]:
-        """Workgroups of other widths, then other tiles whose sums fit in registers."""
+        """Other tiles: the usual tile with workgroups of other widths, then tiles of other sizes
+        whose sums fit in registers."""
         stretches = [replace(usual, panels=usual.panels * by // 2) for by in (1, 4)]
         rows, codes = self._known, self.weights.elements.bits <= _CODE_BITS
         tiles = []
@@ -176,17 +187,18 @@ class Cuts:
         return stretches + sorted(dict.fromkeys(tiles), key=self._instructions)
 
     def _instructions(self, tile: _Tile) -> float:
-        """Estimated instructions per product of registers: the product, and its share of decoding
-        and of loads."""
+        """Estimated instructions per product of two registers: the product itself, and its share of
+        decoding and of loads."""
         bits, kind = self.weights.elements.bits, self.weights.kind
         decode = _DECODE[bits <= _CODE_BITS and self.isa.costly(bits, kind)]
         own = 1 if tile.staged else decode
         return 1 + own / tile.rows + 1 / (tile.columns * self.halves)
 
     def _order(self, plan: VectorPlan) -> Hashable:
-        """A key of the order in which floats are added: for each row its chains, in the last
-        columns and in others; where totals are in chains, also the elements between two
-        additions."""
+        """A key that is equal for plans that add floats in the same order; None if the order is the
+        same for all: for integers, or with one chain. It has, for each row, the number of chains in
+        the last columns and in the others. Where totals are in chains, it also has the elements
+        along K after which the chains are added up."""
         rows = self._known
         if plan.kind == "quads" or rows is None:
             return None
@@ -202,6 +214,7 @@ class Cuts:
         return chains, plan.staged if chained and not scaled else 0
 
     def _plan(self, tile: _Tile) -> VectorPlan:
+        """The plan with a tile."""
         isa, weights, height = self.isa, self.weights, tile.rows
         lanes, block, columns = isa.lanes, weights.elements.block, tile.columns
         into = _operands(weights, isa)
@@ -213,7 +226,7 @@ class Cuts:
             most = min(most, _WAITING_BYTES // (columns * self.halves * lanes * 4))
         most = max(height, most // height * height)
         if self._known is not None:
-            # Workgroups of about equal numbers of rows.
+            # Workgroups have about equal numbers of rows.
             parts = -(-self._known // most)
             most = -(-self._known // (parts * height)) * height
         blocks = self.quantized and not tile.staged
@@ -242,16 +255,18 @@ class Cuts:
 
     @property
     def _chains(self) -> int:
-        """Number of separate sums that hide the latency of a multiply-add where tiles are low.
+        """Number of independent accumulators that hide the latency of a multiply-add where tiles
+        are low.
 
-        Where rows are sorted or their number is dynamic, the height of a row's tile depends on
-        other rows, but its sums must not: one chain is used, as in tiles of full height.
+        If rows are sorted or their number is dynamic, the height of a row's tile depends on other
+        rows, but the order of its sums must not. So there is one chain, as in tiles of full height.
         """
         return 1 if self._known is None else self.isa.chains(self.weights.kind)
 
 
 def _even(rows: int, height: int) -> int:
-    """The height of tiles of about equal height, at most `height`."""
+    """The height of tiles if `rows` rows are divided into tiles of about equal height, at most
+    `height`."""
     return -(-rows // -(-rows // height))
 
 
@@ -263,15 +278,15 @@ def _operands(weights: RegisterWeights, isa: Isa) -> Element:
         return Element("u8", 8, np.uint8, excess=excess)
     if weights.rounded:
         narrow = {"f16": Element("f16", 16, np.float16), "bf16": BF16}[weights.rounded]
-        # A rounded factor of floats has their width.
+        # Rounded elements that are multiplied as f32 have the width of f32.
         return replace(narrow, bits=into.bits)
     return into
 
 
 def _rests(height: int, rows: int | None) -> tuple[int, ...]:
-    """Rows of the tiles after those of full height: the remainder, or, where the number of rows is
-    unknown, half of the height, and one. A tile past the end repeats the last row, which is stored
-    again with the same value."""
+    """Rows of the tiles after those of full height: the remainder, or, if the number of rows is
+    unknown, half of the height and one. The rows of a tile past the last row repeat the last row,
+    which is stored again with the same value."""
     if rows is not None:
         return (rows % height,) if rows % height else ()
     if height == 1:

@@ -1,8 +1,8 @@
-"""Decide which parameters with several readers can be panels.
+"""Decide which parameters with several readers can be packed in panels.
 
-A parameter has one layout. Panels are read by one kind of call, and by lookups in the loaded
-parameter (panel_lookups.py). A lookup in a value computed from it, or a call that needs other
-panels, reads rows.
+A parameter has one layout. It can be in panels if all of its readers are calls of kernels that read
+the same panels, or lookups in the loaded parameter (panel_lookups.py). With other readers, such as
+a lookup in a value that is computed from it or a call that needs other panels, it stays in rows.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from mxc.passes.kernels.parameters import loads, read_only_by
 def with_weights_of_their_own(
     module: ir.Operation, calls: list[ContractionMatch]
 ) -> tuple[list[ContractionMatch], set[str]]:
-    """The calls that kernels compute, and the parameters that they read in rows.
+    """Return the calls that kernels compute, and the names of the parameters that they read in
+    rows.
 
-    A parameter is read in rows if another operation reads it, or a call that needs other panels or
-    none. A call that cannot read rows gets the reason.
+    A parameter is read in rows if an operation other than these reads it, or a call that needs
+    other panels or none. A call that cannot read rows is left out, and gets the reason.
     """
     lowered = {op for call in calls for op in (call.op, *call.chain)}
     layouts: dict[str, set[tuple[object, ...]]] = {}
@@ -38,7 +39,7 @@ def with_weights_of_their_own(
         spared = is_lookup if name in in_panels else None
         if name in layouts and not read_only_by(load, lowered, spared):
             shared.add(name)
-    # Elements are read in rows if their scales are, and then by all calls.
+    # If the scales of a weight are read in rows, so are its elements, and conversely, by all calls.
     while any(shared & set(c.parameters) and not shared >= set(c.parameters) for c in calls):
         shared |= {n for c in calls if shared & set(c.parameters) for n in c.parameters}
     kept = []

@@ -1,8 +1,8 @@
-"""Copy prepared rows to the order of their experts, so that the rows of a tile are contiguous.
+"""Copy prepared rows into the order of their experts, so that the rows of a tile are contiguous.
 
-    routes = .. 1 3 0 2 (the rows, expert by expert)    ->    prepared rows 1 3 0 2
+    routes = .. 1 3 0 2 (the numbers of the rows before sorting)    ->    prepared rows 1 3 0 2
 
-Rows past the last one are not written. Tiles read them, but no result uses them.
+Rows past the last one are not written. Tiles read them, but no result depends on them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROWS = 8
 
 @dataclass(frozen=True)
 class SortedRows:
-    """The kernel that copies rows of `blocks` blocks."""
+    """The kernel that copies prepared rows of `blocks` blocks."""
 
     prepared: Prepared
     rows: GroupedRows

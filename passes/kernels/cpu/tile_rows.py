@@ -1,7 +1,7 @@
-"""One row of a product on tiles, with the same bits, on vector registers (kernels/tile_rows.py).
+"""One row of a product on vector registers, with the bits that tiles give (kernels/tile_rows.py).
 
-Where scales multiply sums instead of elements, a workgroup first looks at the magnitudes of the row
-and at its scales. If a number could leave the range of normal f32, tiles compute the row.
+Where scales multiply sums instead of elements, a workgroup first tests the magnitudes of the row
+and its scales. If a number could leave the range of normal f32, tiles compute the row.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from mxc.passes.kernels.vectors import (
     splat,
 )
 
-#: Mantissa bits of a bf16, and all bits but the sign.
+#: Number of mantissa bits of a bf16, and a mask of all of its bits but the sign.
 _MANTISSA, _MAGNITUDE = 7, 0x7FFF
 
 
 @dataclass(frozen=True, kw_only=True)
 class TileRow(VectorProduct):
-    """The kernel of groups of one row. `steps`: blocks of elements along K; `shape`: what is
-    computed; `width`: columns of a workgroup, over both halves of a gate."""
+    """The kernel of groups of one row. `steps`: number of blocks of weights along K. `shape`: the
+    contraction that is computed. `width`: columns of a workgroup, over both halves of a gate."""
 
     shape: ContractionShape
     width: int
@@ -61,7 +61,7 @@ class TileRow(VectorProduct):
 
     @property
     def statements(self) -> type[Registers]:
-        """What emits the statements of the nest."""
+        """The class that emits the statements of the nest."""
         return _RowRegisters
 
     def body(self, *buffers: ir.Value) -> None:
@@ -69,7 +69,7 @@ class TileRow(VectorProduct):
         self.nest(self.memory(buffers), self.kernel, 1)
 
     def serves(self, given: ProductBuffers) -> ir.Value:
-        """Whether a workgroup may run this kernel, at the insertion point."""
+        """Emit the test whether this workgroup may run this kernel instead of that on tiles: i1."""
         one = equal(self.rows_of_group(given), 1)
         if not scales_sums(self.shape):
             return one
@@ -81,7 +81,7 @@ class TileRow(VectorProduct):
         return op.results[0]
 
     def _in_range(self, given: ProductBuffers) -> ir.Value:
-        """Whether every number of the row and of the scales of this workgroup is in range."""
+        """Whether the row and every scale of this workgroup are in the `ScaleRange`."""
         assert self.shape.weights.values is not None
         known = ScaleRange.of(self.shape.weights.values)
         least, most = self._exponents(given)
@@ -103,14 +103,15 @@ class TileRow(VectorProduct):
         return vector.extract(found, [], [0])
 
     def _exponents(self, given: ProductBuffers) -> tuple[ir.Value, ir.Value]:
-        """The least biased exponent of activations that are not zero, and the largest of all."""
+        """The least biased exponent of activations that are not zero, and the largest of all: i32
+        [1]."""
         row = self._entry(given, 0) if self.rows.sorted else workgroup(GRID["g"])
         size = 2 * TILE
 
         def look(block: ir.Value, least: ir.Value, most: ir.Value) -> list[ir.Value]:
             raw = load(given.arrays["A"], [row, block, index(0)], i32(), TILE)
             bits = bitcast(raw, i16(), size) & _MAGNITUDE
-            # Zero becomes the largest number.
+            # Zero minus one is the largest unsigned number, so that zeros do not count.
             return [arith.minui(least, bits - 1), arith.maxui(most, bits)]
 
         steps = index(self.shape.depth // STEP)
@@ -121,7 +122,7 @@ class TileRow(VectorProduct):
         return (small + 1) >> _MANTISSA, large >> _MANTISSA
 
     def _bytes(self, given: ProductBuffers) -> tuple[ir.Value, ir.Value]:
-        """The least and the largest scale byte of the columns of this workgroup."""
+        """The least and the largest scale byte of the columns of this workgroup: i32 [1]."""
         assert given.scales is not None
         *experts, panels, blocks, _ = ir.MemRefType(given.scales.type).shape
         size = PANEL * blocks
@@ -138,7 +139,7 @@ class TileRow(VectorProduct):
         for half in range(self.halves):
             begin = (first + half * self.registers) * size
             with loop(index(0), count, index(width), found) as (at, (low, high), op):
-                # The last ones may be looked at twice.
+                # Bytes may be tested twice where `width` does not divide their number.
                 at = arith.minui(at, count - width)
                 raw = load(bytes, [begin + at], i8(), width)
                 scf.YieldOp([arith.minui(low, raw), arith.maxui(high, raw)])
@@ -147,13 +148,15 @@ class TileRow(VectorProduct):
         return low, high
 
     def _entry(self, given: ProductBuffers, behind: int) -> ir.Value:
-        """An entry of the routes for the group of this workgroup."""
+        """Load the entry of the routes that is `behind` entries after that of this workgroup's
+        group."""
         at = workgroup(GRID["g"]) + behind
         return arith.index_cast(ir.IndexType.get(), memref.LoadOp(given.arrays["ROUTES"], [at]))
 
 
 def _of_all(least: ir.Value, most: ir.Value) -> list[ir.Value]:
-    """The least and the largest of lanes, not negative, as i32 [1]."""
+    """The unsigned minimum over the lanes of `least`, and the maximum over the lanes of `most`:
+    each i32 [1]."""
     kind = ir.VectorType(least.type).element_type
     found = (
         vector.reduction(kind, how, values) for how, values in (("minui", least), ("maxui", most))
@@ -163,7 +166,7 @@ def _of_all(least: ir.Value, most: ir.Value) -> list[ir.Value]:
 
 @dataclass(frozen=True, kw_only=True)
 class _RowRegisters(Registers):
-    """Emits the statements of a row, whose activations are widened in scratch."""
+    """Emits the statements of one row, whose activations are in scratch as f32."""
 
     product: TileRow
 
@@ -175,14 +178,15 @@ class _RowRegisters(Registers):
             super().emit(do, tile)
 
     def _widen(self, tile: CurrentTile) -> None:
-        """Store elements 0 of the pairs of a step as f32, then elements 1."""
+        """Convert the pairs of a step to f32. Store elements 0 of all pairs, then elements 1."""
         (row,), block = self._rows("r", tile), value_of(tile.at["k"] // STEP)
         raw = load(self.memory.arrays["A"], [value_of(row), block, index(0)], i32(), TILE)
         for number, half in enumerate(halves(bitcast(raw, ir.BF16Type.get(), 2 * TILE), TILE)):
             self._keep("a", tile, number, half)
 
     def activations(self, name: str, row: Number, k: Number, step: int = 0) -> ir.Value:
-        """Broadcast an f32 of a step to all lanes. Steps take elements 0 and 1 of pairs in turn."""
+        """Load an f32 from scratch, and broadcast it to all lanes. Step 2i is element 0 of pair i,
+        and step 2i + 1 its element 1."""
         pair, half = divmod(step, 2)
         start = self.places.address(name, {**self.places.begin(name), "k": k})
         place = value_of(start + (half * TILE + pair) * 4)
@@ -192,7 +196,8 @@ class _RowRegisters(Registers):
     def steps(
         self, columns: Sequence[Column], number: int, k: Number, ahead: int
     ) -> Iterator[ir.Value]:
-        """Yield the registers of a step; with scales that are no powers of two, multiplied."""
+        """Yield the operands of a step. Those with scales that are not powers of two are multiplied
+        by them."""
         product, memory, column = self.product, self.memory, columns[number]
         weights, block = product.weights, self._block(k)
         early = weights.scaled and not scales_sums(product.shape)

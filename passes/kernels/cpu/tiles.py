@@ -37,12 +37,13 @@ from mxc.passes.kernels.vectors import index
 
 #: Least rows for which tiles are faster than AVX-512 kernels.
 LEAST_ROWS = 3
-#: Rows that are read past the last one: a tile of 32 may begin at the last row.
+#: Rows that may be read past the last one: a tile of 32 rows may begin at the last row.
 PADDING = 2 * TILE - 1
 
 
 def prepared_for_tiles(isa: Isa, call: ContractionMatch, *, sorted: bool) -> Prepared | Reason:
-    """The layout of the activations of a call for tiles, or why tiles do not compute it."""
+    """The layout of the activations of a call for tiles, or the reason why tiles do not compute it.
+    `sorted`: whether rows are sorted by expert."""
     source, elements, scales, of = call.lhs.source, call.elements, call.scales, call.of
     if not isinstance(isa, Amx):
         return Reason("the instruction set has no tiles")
@@ -71,20 +72,20 @@ def prepared_for_tiles(isa: Isa, call: ContractionMatch, *, sorted: bool) -> Pre
         order=replace(elements, block=STEP).order("pairs"),
         folded=source.scale is not None and not source.to,
         planes=planes,
-        # Sorted rows are copies, and only the copies are read as tiles.
+        # Sorted rows are copied, and tiles read the copies.
         padding=0 if sorted else PADDING,
     )
 
 
 def padded(prepared: Prepared) -> Prepared:
-    """The layout with rows past the last one, which a tile may read."""
+    """The layout with the rows past the last one that a tile may read."""
     return replace(prepared, padding=PADDING)
 
 
 @dataclass(frozen=True)
 class TileKernel(CpuProduct):
-    """A contraction kernel on tiles. `steps`: of 32 elements along K; sorted rows are copied in the
-    order of their experts. `plan`: the first of `plans` by default."""
+    """A contraction kernel on tiles. `steps`: number of steps of 32 elements along K. `plan`: the
+    first of `plans` by default. Sorted rows are copied in the order of their experts."""
 
     plan: TilePlan | None = None
 
@@ -114,7 +115,8 @@ class TileKernel(CpuProduct):
 
     @cached_property
     def row(self) -> TileRow | None:
-        """The kernel of groups of one row, where the number of rows comes with the call."""
+        """The kernel of groups of one row on vector registers; None if the number of rows is known,
+        or if tiles compute one row too."""
         if not self._unknown or self._tiles_alone:
             return None
         return TileRow(
@@ -132,12 +134,12 @@ class TileKernel(CpuProduct):
 
     @property
     def _unknown(self) -> bool:
-        """Whether the number of rows of a group comes with the call."""
+        """Whether the number of rows of a group is known only at the call."""
         return self.rows.sorted or not isinstance(self.rows.rows, int)
 
     @property
     def _tiles_alone(self) -> str:
-        """Why tiles compute one row, too; empty if vector registers do."""
+        """The reason why tiles compute one row, too; empty if vector registers do."""
         if self.prepared.planes > 1:
             return "f32 is three planes, with three products for each weight"
         chosen = self.rows.experts and not self.rows.sorted
@@ -145,7 +147,8 @@ class TileKernel(CpuProduct):
 
     @property
     def choice(self) -> str:
-        """What multiplies one row, and why, for the report."""
+        """The text of the report that says what computes one row, and why; empty if the number of
+        rows is known."""
         if not self._unknown:
             return ""
         if self._tiles_alone:
@@ -154,7 +157,7 @@ class TileKernel(CpuProduct):
 
     @property
     def nests(self) -> list[Kernel]:
-        """The scheduled kernel, and the one for a single row."""
+        """The scheduled kernel, and the one for a single row if there is one."""
         return [self.kernel] if self.row is None else [self.kernel, self.row.kernel]
 
     def body(self, *buffers: ir.Value) -> None:
@@ -184,7 +187,8 @@ class TileKernel(CpuProduct):
         )
 
     def _store(self, given: ProductBuffers) -> Store:
-        """Function that finishes and stores columns of a row, as plain numbers or as a block."""
+        """Return a function that finishes columns of a row and stores them, as plain numbers or as
+        an MX block."""
         blocks = None
         if self.out is not None:
             blocks = BlockTile.of(self.out, given.results[0], given.results[1], 1)

@@ -1,8 +1,8 @@
 """A weight as a kernel reads it: panels of packed elements and of scales.
 
-Elements are [.., panels, blocks, units, 64] bytes, and scales [.., panels, blocks of a scale, 16]
-bytes or f32: unit i of a block is dword i of 16 rows. compiler/packing/panels.py writes both during
-packing, units of four bytes as "panel16x4", of one byte as "panel16x1".
+Elements are [.., panels, blocks, units, 64] bytes: unit i of a block is dword i of 16 rows. Scales
+are [.., panels, scales along K, 16] bytes or f32. compiler/packing/panels.py writes both during
+packing, units of four bytes as "panel16x4", units of one byte as "panel16x1".
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from mxc.passes.kernels.vectors import i8, in_order, index, load, prefetch
 
 CACHE_LINE = 64
 
-#: Bytes ahead of a load at which its line is prefetched from the second cache to the first.
+#: Distance in bytes between a load and the cache line that is prefetched before it from L2 to L1.
 _NEAR = 512
 
 
 @dataclass(frozen=True)
 class Column:
-    """The columns of a register: the panel [expert.., panel], and the first lane in it."""
+    """The columns of a register. `place`: the indices of their panel, [expert.., panel]. `lane`:
+    the first column within the panel."""
 
     place: tuple[ir.Value, ...]
     lane: ir.Value
@@ -35,8 +36,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Later:
-    """What to prefetch while a block is decoded: block `block` of a panel, and its scales if any.
-    `panel` is the place of the panel."""
+    """What to prefetch while a block is decoded: block `block` of a panel. `panel`: the indices of
+    the panel. `scales`: the memref of scales, if these are prefetched too."""
 
     panel: Sequence[ir.Value]
     block: ir.Value
@@ -45,10 +46,10 @@ class Later:
 
 @dataclass(frozen=True)
 class RegisterWeights:
-    """Elements that are multiplied with activations as `kind`, with scales or without.
+    """Weights that are multiplied with activations as `kind`, with scales or without.
 
-    `rounded`: the type to which each scaled element is rounded, "" where the scales multiply the
-    sums of blocks.
+    `rounded`: the type to which each scaled element is rounded; "" if scales multiply the sums of
+    blocks instead.
     """
 
     elements: Elements
@@ -68,24 +69,28 @@ class RegisterWeights:
 
     @property
     def unit(self) -> float:
-        """The value of the operand 1, without the scale."""
+        """The value of an integer operand of 1, without the scale of its block; 1 for float
+        operands."""
         if self._is_whole:
             return 1.0
         return self.elements.unit if self.kind == "quads" else 1.0
 
     @property
     def counts(self) -> float:
-        """The value of the integer 1 in the kernel language."""
+        """The number by which the values of codes are divided in the kernel language: the value of
+        an integer 1; 1 for codes that become floats."""
         return self.elements.unit if self._is_whole or self.kind == "quads" else 1.0
 
     @property
     def _is_whole(self) -> bool:
-        """Whether integers count ones: with f32 scales. With E8M0, i8 is mxint8 in 64ths."""
+        """Whether elements are plain integers: int8 or int4 under f32 scales. Under E8M0 scales, i8
+        is mxint8, which counts 64ths."""
         integers = self.elements.type in ("i8", "i4")
         return integers and self.scales is not None and self.scales.type == "f32"
 
     def buffers(self, experts: int, panels: int, blocks: int) -> list[Buffer]:
-        """The elements, and the scales if any; with an expert dimension if `experts` is not 0."""
+        """The buffers of the elements and, if any, of the scales. They have a dimension of experts
+        unless `experts` is 0."""
         place = [*([experts] if experts else []), panels, blocks]
         units = Buffer([*place, self.elements.units, 4 * PANEL], i8())
         if self.scales is None:
@@ -103,7 +108,8 @@ class RegisterWeights:
         return found
 
     def column(self, isa: Isa, expert: Sequence[ir.Value], register: ir.Value) -> Column:
-        """The columns of a register."""
+        """Describe the columns of a register. `expert`: its number, if there are experts.
+        `register`: the number of the register of columns."""
         if isa.lanes == PANEL:
             return Column((*expert, register), index(0))
         parts = index(PANEL // isa.lanes)
@@ -118,7 +124,8 @@ class RegisterWeights:
         block: ir.Value,
         later: Later | None,
     ) -> Iterator[ir.Value]:
-        """Yield the register of each step of a block; each is built when it is requested."""
+        """Yield the operand of each step of a block. Each is emitted when it is requested, with
+        prefetches of its part of `later`."""
         seen = set[int]()
 
         def raw(unit: int) -> ir.Value:
@@ -137,23 +144,23 @@ class RegisterWeights:
         return load(elements, at, i8(), 4 * isa.lanes)
 
     def scale(self, isa: Isa, scales: ir.Value, column: Column, block: ir.Value) -> ir.Value:
-        """The f32 scales of a block."""
+        """Load the scales of a block, as f32."""
         assert self.scales is not None
         found = self.scales.floats(self.raw_scales(isa, scales, column, block), isa.lanes)
         if self._is_whole and self.kind != "quads":
-            # The elements were decoded as 64ths or as quarters; this factor is a power of two, and
-            # exact.
+            # The elements were decoded as 64ths (int8) or quarters (int4). This factor is a power
+            # of two, and the product is exact.
             found = found * (1 / self.elements.unit)
         return found
 
     def raw_scales(self, isa: Isa, scales: ir.Value, column: Column, block: ir.Value) -> ir.Value:
-        """The scales of a block as stored."""
+        """Load the scales of a block as they are stored."""
         assert self.scales is not None
         at = [*column.place, self._scale_of(block), column.lane]
         return load(scales, at, self.scales.memory, isa.lanes)
 
     def _scale_of(self, block: ir.Value) -> ir.Value:
-        """The number of the scale of a block."""
+        """The index along K of the scale of a block."""
         assert self.scales is not None
         steps = self.scales.steps
         return block if steps == 1 else block // steps
@@ -161,13 +168,13 @@ class RegisterWeights:
     def _prefetch(
         self, elements: ir.Value, column: Column, block: ir.Value, unit: int, later: Later
     ) -> None:
-        """Prefetch a unit of a later block to the second cache, and the same unit of a block that
-        is decoded soon to the first. With the first unit, prefetch scales too; a cache line of them
+        """Prefetch a unit of a later block to L2, and the same unit of a block that is decoded soon
+        to L1. With the first unit of a block, prefetch its scales to L2 too; a cache line of scales
         serves several blocks. After the last block of a panel, the next panel follows in memory.
 
-        Each load has its own prefetches, before it: behind several in a row, loads wait. With those
-        of a block together, one row of mxfp8 reads 18 of 30 GB/s of DRAM, and 24 to 29 if they
-        alternate (two cores of a Xeon).
+        Each load has its own prefetches, right before it, because loads wait behind several
+        prefetches in a row. On two cores of a Xeon, one row of mxfp8 reads 24 to 29 of 30 GB/s of
+        DRAM this way, and 18 GB/s if all prefetches of a block are together.
         """
         in_order()
         prefetch(elements, [*later.panel, later.block, index(unit), index(0)], far=True)

@@ -41,7 +41,8 @@ ISAS: dict[str, Isa] = {
 _V3 = {"avx2", "fma"}
 _AVX512_BF16 = {"avx512bw", "avx512bf16", "avx512vnni", "avx512vbmi"}
 
-#: The features that "amx-bf16" needs. The runtime asks for tiles when it loads such a program.
+#: The features that "amx-bf16" needs. When the runtime loads such a program, it asks the operating
+#: system for permission to use tiles.
 AMX_FEATURES = _AVX512_BF16 | {"amx-tile", "amx-bf16"}
 
 #: Architecture -> the names of its instruction sets, best first, and the LLVM features of each.

@@ -17,10 +17,11 @@ from mxc.passes.kernels.vectors import bitcast, i8, i16, lanes_of, table
 
 @dataclass(frozen=True)
 class Amx(Avx512):
-    """AVX-512 for one or two rows, with bf16 as f32, and tiles for more rows (cpu/tiles.py). On
-    every measured CPU with tiles, `vdpbf16ps` is slower than multiply-add (targets/cpus.py).
+    """AVX-512 with tiles. Products with one or two rows run on AVX-512, with bf16 as f32; products
+    with more rows on tiles (cpu/tiles.py). On every measured CPU with tiles, `vdpbf16ps` is slower
+    than multiply-add (targets/cpus.py).
 
-    The operating system grants tiles to a process that asks for them; without permission, the first
+    The operating system grants tiles to a process that asks for them. Without permission, the first
     tile instruction ends the process.
     """
 
@@ -29,8 +30,8 @@ class Amx(Avx512):
     vbmi: bool = True
 
     def shifted_codes(self, codes: ir.Value, bits: int) -> ir.Value:
-        """Words are shifted by vpmultishiftqb. It runs on port 5 of Intel's cores; vpsrlw, vpermw
-        and vpsubsw, with which weights are decoded, wait for port 0."""
+        """Shift words by vpmultishiftqb. It runs on port 5 of Intel's cores; vpsrlw, vpermw and
+        vpsubsw, with which weights are decoded, wait for port 0."""
         if not bits or ir.VectorType(codes.type).element_type != i16():
             return super().shifted_codes(codes, bits)
         size = 2 * lanes_of(codes)
@@ -43,11 +44,12 @@ class Amx(Avx512):
 
 @dataclass(frozen=True)
 class Exponents(Amx):
-    """Lookups of bf16 with the largest exponents that the format allows, and of the least integer
-    for both zeros: scales are subtracted from the bits (kernels/decode.py)."""
+    """AMX with lookups for scales that are subtracted from exponents: values are multiplied so that
+    the largest has the largest exponent of bf16, and both zeros are the least integer
+    (kernels/decode.py)."""
 
     def pair_bits(self, element: ElementFormat) -> NDArray[np.int16]:
-        """The table of kernels/decode.py."""
+        """The bits of the `ExponentTable` of kernels/decode.py."""
         found = ExponentTable.of(element.values)
         assert found is not None, f"{element.name} has codes that are no numbers"
         return found.bits

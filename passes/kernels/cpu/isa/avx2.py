@@ -17,24 +17,26 @@ from mxc.passes.kernels.cpu.isa.registers import bfloat16_bits, pairs_of_halves
 from mxc.passes.kernels.cpu.isa.x86_bytes import X86, look_up
 from mxc.passes.kernels.vectors import bitcast, equal, i8, i16, of, splat, table
 
-#: Mantissa bits of a bf16, and its exponent bias.
+#: Number of mantissa bits of a bf16, and its exponent bias.
 _MANTISSA, _BIAS = 7, 127
-#: Index of the high bytes of subnormal numbers in the table of vpshufb.
+#: Index in the table of vpshufb at which the high bytes of subnormal numbers begin; the low bytes
+#: come before them.
 _HIGH = 8
-#: Bits that turn a bf16 into a NaN, and bits that keep an infinity.
+#: Bits that are set in special values: without infinities, those of a NaN; with infinities, the
+#: exponent alone, so that the mantissa of the code tells an infinity from a NaN.
 _SPECIAL = (0x7FC0, 0x7F80)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Avx2(X86):
-    """AVX2 and FMA."""
+    """AVX2 and FMA, with AVX-VNNI if `vnni`."""
 
     lanes: int = 8
     registers: int = 16
     kinds: tuple[Kind, ...] = ("quads", "floats")
 
     def costly(self, bits: int, kind: Kind) -> bool:
-        """All but quads of 8 bits, and quads of 4 bits with vpdpbusd. Its replacement takes
+        """True but for quads of 8 bits, and quads of 4 bits with vpdpbusd. Its replacement takes
         registers too, so that decoding in between would spill activations."""
         return kind != "quads" or bits == 6 or (bits == 4 and not self.vnni)
 
@@ -57,12 +59,12 @@ class Avx2(X86):
         return pairs_of_halves(lows, highs, self.lanes)
 
     def pairs_of_words(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
-        """Arithmetic on 16 words at once, where dwords would be 8; vpshufb looks up subnormal
-        numbers.
+        """Compute bf16 of codes in 16 words at once, where dwords would be 8. vpshufb looks up
+        subnormal numbers.
 
         A magnitude, shifted to the exponent and mantissa of a bf16, is the value after the
-        difference of the biases is added, unless its exponent is 0. Subnormal numbers have a table
-        of low bytes, followed by a table of high bytes.
+        difference of the biases is added, unless its exponent is 0. The table for subnormal numbers
+        has their low bytes, followed by their high bytes.
         """
         count = 2 * self.lanes
 
@@ -86,7 +88,7 @@ class Avx2(X86):
         found = arith.select(at_least(subnormal), normal, bitcast(small, i16(), count))
         sign = codes << number(8) & number(0x8000)
         if element.specials is Specials.FNUZ:
-            # The code of the negative zero.
+            # The only NaN is the code of the negative zero.
             code = codes & number(0xFF)
             is_special = equal(code, number(element.sign_bit))
         else:

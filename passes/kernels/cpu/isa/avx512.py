@@ -18,13 +18,14 @@ from mxc.passes.kernels.cpu.isa.registers import bfloat16_bits, pairs_of_halves
 from mxc.passes.kernels.cpu.isa.x86_bytes import X86, look_up
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, signed_below, splat, table
 
-#: The bits of infinity as bf16; those of NaN are more.
+#: The bits of infinity as bf16; the magnitude bits of a NaN are a larger number.
 _INFINITY = 0x7F80
 
 
 @dataclass(frozen=True, kw_only=True)
 class Avx512(X86):
-    """AVX-512 with BW; the features tell which dot products and lookups it has."""
+    """AVX-512 with BW. `bf16`, `vnni`: whether it has the dot products of bf16 pairs and of quads.
+    `vbmi`: whether it has lookups of bytes in tables of 64 and 128."""
 
     bf16: bool
     vbmi: bool
@@ -37,7 +38,7 @@ class Avx512(X86):
         return ("quads", "pairs", "floats") if self.bf16 else ("quads", "floats")
 
     def costly(self, bits: int, kind: Kind) -> bool:
-        """8-bit floats, and quads of 6 bits without vpermb."""
+        """True for 8-bit elements as pairs or floats, and for quads of 6 bits without vpermb."""
         return bits == 6 and not self.vbmi if kind == "quads" else bits == 8
 
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
@@ -57,7 +58,7 @@ class Avx512(X86):
         return x86.permute_bytes(table(np.resize(values, 64), i8()), codes)
 
     def pair_bits(self, element: ElementFormat) -> NDArray[np.int16]:
-        """The table of bf16 for the lookup of each code."""
+        """The bf16 bits of each code, for lookups."""
         return bfloat16_bits(element.values)
 
     def pairs_of_words(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
@@ -71,10 +72,10 @@ class Avx512(X86):
         return bitcast(found, ir.BF16Type.get(), 2 * self.lanes)
 
     def pairs_of_bytes(self, element: ElementFormat, codes: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Look up the low and the high bytes by seven bits of the code: vpermi2b. The eighth bit is
-        the sign, or selects one of two tables."""
+        """Look up the low and the high bytes of bf16 by seven bits of the code: vpermi2b. The
+        eighth bit is the sign, or selects one of two tables."""
         bits, half = self.pair_bits(element).view(np.uint16), 128
-        # A NaN has no sign that matters: it gets that of its code, like the other values.
+        # The sign of a NaN does not matter: it gets the sign of its code, like the other values.
         upper = bits[half:]
         bits = np.append(bits[:half], np.where(upper & 0x7FFF > _INFINITY, upper | 0x8000, upper))
         low, high = (bits & 0xFF).astype(np.uint8), (bits >> 8).astype(np.uint8)

@@ -39,19 +39,19 @@ class Neon(Isa):
         return (*found, "floats")
 
     def decodes(self, bits: int, kind: Kind) -> bool:
-        """All combinations."""
+        """True for all elements and kinds."""
         return True
 
     def chains(self, kind: Kind) -> int:
-        """Latency times throughput, and some more."""
+        """The latency of a dot product times its throughput, and some more."""
         return 12
 
     def costly(self, bits: int, kind: Kind) -> bool:
-        """All kinds but quads."""
+        """True for all kinds but quads."""
         return kind != "quads"
 
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
-        """TBL looks up bytes, but not in a table of 256."""
+        """Bytes, which TBL looks up; dwords for codes of 8 bits, as TBL has no table of 256."""
         return "dwords" if element.bits == 8 else "bytes"
 
     def multiply_add(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:

@@ -13,7 +13,8 @@ from mxc.passes.kernels.vectors import bitcast, f32, i1, i8, i16, i32, splat, ta
 
 
 def bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.int16]:
-    """Bits of values that bf16 holds exactly (NaN keeps its upper half). ValueError for others."""
+    """The bits of values that bf16 holds exactly; a NaN keeps its upper half. Raises ValueError for
+    other values."""
     bits = values.view(np.uint32)
     if (bits & 0xFFFF)[~np.isnan(values)].any():
         raise ValueError("bf16 does not hold every value of the format")
@@ -21,7 +22,7 @@ def bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.int16]:
 
 
 def halves(pair: ir.Value, lanes: int) -> Sequence[ir.Value]:
-    """The two f32 [lanes] in a register of bf16 pairs: elements 0 and elements 1 of the lanes."""
+    """Split a register of bf16 pairs into two f32 [lanes]: elements 0 and elements 1 of lanes."""
     bits = bitcast(pair, i32(), lanes)
     first = bits << 16
     second = bits & -65536
@@ -29,7 +30,7 @@ def halves(pair: ir.Value, lanes: int) -> Sequence[ir.Value]:
 
 
 def pair(first: ir.Value, second: ir.Value, lanes: int) -> ir.Value:
-    """The register of bf16 pairs made of two f32 [lanes] that bf16 holds exactly."""
+    """Join two f32 [lanes], which bf16 holds exactly, to a register of bf16 pairs."""
     low, high = (bitcast(value, i32(), lanes) for value in (first, second))
     low = low >> 16
     high = high & -65536
@@ -37,11 +38,11 @@ def pair(first: ir.Value, second: ir.Value, lanes: int) -> ir.Value:
 
 
 def pairs_of_halves(lows: ir.Value, highs: ir.Value, lanes: int) -> tuple[ir.Value, ir.Value]:
-    """Two bf16 [2 * lanes] from their low and high bytes, i8 [4 * lanes]: the first has bytes 0 and
-    2 of each lane, the second bytes 1 and 3.
+    """Join low and high bytes, i8 [4 * lanes] each, to two bf16 [2 * lanes]: the first has bytes 0
+    and 2 of each lane, the second bytes 1 and 3.
 
     One side is shifted by a byte, and the bytes are blended. LLVM would lower a shuffle of bytes to
-    two more lookups, for which a core has half as many ports.
+    two more lookups, which run on half as many ports.
     """
     size = 4 * lanes
     eight = splat(8, i16(), 2 * lanes)

@@ -1,5 +1,5 @@
-"""What AVX2 and AVX-512 have in common, and lookups and dot products of bytes without newer
-instructions, at both widths."""
+"""The common part of AVX2 and AVX-512, at both widths: lookups by vpshufb, and dot products of
+bytes without VNNI."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mxc.kernels.layout import Kind
 from mxc.passes.kernels.cpu.isa.protocol import Isa
 from mxc.passes.kernels.vectors import bitcast, i8, i16, lanes_of, signed_below, splat, table
 
-#: Bytes of the parts of a register that vpshufb does not cross.
+#: Bytes of a part of a register within which vpshufb looks up.
 _PART = 16
 
 
@@ -44,7 +44,7 @@ def look_up(values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
 
 
 def dot(total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
-    """total + the products of quads, in three steps: vpmaddubsw, vpmaddwd by ones, vpaddd.
+    """Add the products of quads to total, in three steps: vpmaddubsw, vpmaddwd by ones, vpaddd.
 
     The first saturates at 16 bits, which weights up to 127 never reach (2 * 127 * 128 = 32512).
     """
@@ -55,18 +55,18 @@ def dot(total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
 
 @dataclass(frozen=True, kw_only=True)
 class X86(Isa):
-    """What AVX2 and AVX-512 have in common. `vnni`: vpdpbusd is there."""
+    """The common part of AVX2 and AVX-512. `vnni`: whether vpdpbusd is available."""
 
     vnni: bool
     signed: bool = False
 
     def decodes(self, bits: int, kind: Kind) -> bool:
-        """All but quads of int8 without VNNI, whose products overflow vpmaddubsw."""
+        """True but for quads of int8 without VNNI, whose products overflow vpmaddubsw."""
         return kind != "quads" or self.vnni or bits < 8
 
     def chains(self, kind: Kind) -> int:
-        """Latency times throughput, and some more. Where vpdpbusd is replaced, only an addition
-        depends on the sum."""
+        """The latency of a dot product times its throughput, and some more. Where vpdpbusd is
+        replaced, only an addition depends on the sum."""
         return 4 if kind == "quads" and not self.vnni else 12
 
     def multiply_add(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:

@@ -1,4 +1,4 @@
-"""Quantize a block of floats in registers to elements and a scale, inside of another kernel."""
+"""Quantize a block of floats in registers to elements and a scale, within another kernel."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.values import producer
 from mxc.passes.kernels.vectors import equal, f32, i32, load, of
 
-#: Floats that are extended to f32 in registers.
+#: Types of floats that are extended to f32 in registers.
 _FLOATS = ("f32", "bf16")
 
 
 @dataclass(frozen=True)
 class BlockQuantizer:
-    """Quantizes blocks of 32 `floats`, "f32" or "bf16", by `rounding`; None: to int8 under f32."""
+    """Quantizes blocks of 32 floats, of type `floats` ("f32" or "bf16"), to MX blocks by
+    `rounding`; without it, to int8 with f32 scales."""
 
     floats: str
     rounding: Rounding | None
@@ -47,10 +48,10 @@ class BlockQuantizer:
         return ir.Type.parse(self.floats)
 
     def block(self, source: ir.Value, at: Sequence[ir.Value]) -> tuple[ir.Value, ir.Value]:
-        """Quantize the block at a place: codes i32 [32], with int8 sign-extended, and its scale f32
-        [1].
+        """Quantize the block at the indices `at`. Return its codes i32 [32], with int8
+        sign-extended, and its scale f32 [1].
 
-        The E8M0 byte 0 (2^-127) becomes zero, and 255 NaN.
+        The E8M0 byte 0 (2^-127) becomes a scale of zero, and 255 becomes NaN.
         """
         values = load(source, at, self.memory, BLOCK)
         if self.floats != "f32":
@@ -76,7 +77,7 @@ def largest_of(parts: Sequence[ir.Value]) -> ir.Value:
 
 
 def power_of(byte: ir.Value) -> ir.Value:
-    """The bits of 2^(byte - 127); 0 for the byte 0, NaN for 255."""
+    """The f32 bits of 2^(byte - 127); 0 for the byte 0, NaN for 255."""
     nothing = equal(byte, like(byte, NAN_BYTE))
     return arith.select(nothing, like(byte, NAN), byte << like(byte, MANTISSA))
 
@@ -84,8 +85,8 @@ def power_of(byte: ir.Value) -> ir.Value:
 def quantizer(
     elements: ir.Value, scales: ir.Value
 ) -> tuple[BlockQuantizer, tuple[ir.Value, ...]] | None:
-    """The quantizer that computes elements and scales from floats in the program, and the floats;
-    None where they come from elsewhere."""
+    """If elements and scales are computed from floats in the program, return the quantizer that
+    does so, and the floats; else None."""
     op = producer(elements)
     if op is None:
         return None

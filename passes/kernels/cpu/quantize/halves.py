@@ -1,8 +1,8 @@
 """The 32 floats of a block as two halves, and their codes as packed bytes.
 
-The first half has the even elements, the second the odd ones, as bits i32 [16] each. Two adjacent
-codes in memory are then in one lane of both, and are packed without moves between lanes. In bf16, a
-dword of memory holds one element of each half.
+The first half has the even elements, the second the odd ones, as bits i32 [16] each. Two codes that
+are adjacent in memory are then in the same lane of both halves, and are packed without moves
+between lanes. In bf16, a dword of memory holds one element of each half.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Halves = tuple[ir.Value, ir.Value]
 
 
 def of_floats(block: ir.Value) -> Halves:
-    """The halves of a block f32 [32]."""
+    """Split a block f32 [32] into its halves."""
     bits = bitcast(block, i32(), BLOCK)
     even, odd = (vector.shuffle(bits, bits, list(range(p, BLOCK, 2))) for p in range(2))
     return even, odd
 
 
 def packed(codes: Halves, signs: Halves | None, element: ElementFormat) -> ir.Value:
-    """Pack codes to bytes i8 [32 * bits / 8]. Codes have zeros above them up to bit 22; fixed point
-    codes may have any bits above them.
+    """Pack codes to bytes i8 [32 * bits / 8]. The bits above a code, up to bit 22, must be zero;
+    fixed-point codes may have any bits above them.
 
-    `signs`: the floats, where the codes do not have their signs yet.
+    `signs`: the floats, if the codes do not have their signs yet.
     """
     bits = element.bits
     first, second = codes

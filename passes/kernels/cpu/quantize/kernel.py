@@ -1,9 +1,10 @@
 """Quantize floats to MX blocks in one kernel, which reads each float and writes each byte once.
 
 A block of 32 is contiguous in memory wherever rows end, so the tensor is treated as one row of
-blocks. As many blocks as a register has lanes are processed at a time: their largest magnitudes are
-one register, their scales another. Then each block is read again, from the nearest cache, and
-rounded with its own constants:
+blocks. A group of as many blocks as a register has lanes is processed at a time: their largest
+magnitudes are one register, their scales another. Then each block is read again, from the nearest
+cache, and rounded with its own constants. Blocks for which the quick method of rounding.py is exact
+are called ordinary.
 
     for group of blocks:
       amax, bytes          one block per lane                        largest.py
@@ -29,12 +30,12 @@ from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product, quot
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import broadcast, equal, i1, i8, i32, index, loop, of, scratch, when
 
-#: Approximate blocks per workgroup: long compared with a dispatch, and enough workgroups for all
-#: threads.
+#: Approximate number of blocks per workgroup: long compared with a dispatch, and enough workgroups
+#: for all threads.
 _BLOCKS_A_WORKGROUP = 1024
 
-#: Prefetch distance in bytes: each group is read twice, in two patterns, and the hardware
-#: prefetcher does not follow them.
+#: Prefetch distance in bytes. Each group is read twice, in two patterns that the hardware
+#: prefetcher does not follow.
 _AHEAD = 8 << 10
 
 #: Elements of a half, see halves.py.
@@ -43,7 +44,7 @@ _HALF = BLOCK // 2
 
 @dataclass(frozen=True)
 class CpuQuantize(Sized):
-    """The kernel for `blocks` blocks of floats of `source`."""
+    """The kernel that quantizes `blocks` blocks of `source`."""
 
     isa: Isa
     rounding: Rounding
@@ -91,6 +92,8 @@ class CpuQuantize(Sized):
 
 @dataclass(frozen=True)
 class _Work:
+    """The buffers of a running kernel. `constants`: scratch for the constants of a group."""
+
     kernel: CpuQuantize
     reader: SourceReader
     elements: ir.Value
@@ -98,13 +101,15 @@ class _Work:
     constants: ir.Value
 
     def group(self, block: ir.Value) -> ir.Value:
-        """Quantize one block per lane if all are ordinary, and return whether they are, i1."""
+        """Quantize a group of blocks, one per lane, if all are ordinary. Return whether they are,
+        i1."""
         rounding, lanes = self.kernel.rounding, self.kernel.isa.lanes
         floats, first = self.reader.group(block)
         parts = [floats.part(first + lane, lanes) for lane in range(lanes)]
         amax = floats.magnitudes(merged(parts, floats.greater))
         byte = rounding.scale(amax)
-        # The product of a small element and a small scale may have been flushed to zero.
+        # In decoded blocks, the product of a small element and a small scale may have been flushed
+        # to zero, so that amax 0 does not mean zeros.
         zeros = self.kernel.source.format is None
         quick, constants = rounding.ordinary(amax, byte, zeros=zeros)
         found = vector.reduction(i1(), vector.CombiningKind.AND, quick)
@@ -127,7 +132,7 @@ class _Work:
         return found
 
     def single(self, block: ir.Value) -> None:
-        """Quantize one block, with any values."""
+        """Quantize one block, whatever its values are."""
         rounding = self.kernel.rounding
         halves = self.reader.one(block)
         byte = rounding.scale(largest_of(halves))

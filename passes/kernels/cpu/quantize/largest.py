@@ -1,6 +1,7 @@
 """The largest magnitudes of as many blocks as a register has lanes: one block per lane.
 
-Registers of partial maxima are merged in pairs, so that each shuffle serves two blocks:
+Registers of partial maxima are merged in pairs, so that each shuffle serves two blocks. Each letter
+is a partial maximum of the block of this letter:
 
     A A A A, B B B B  ->  A B A B, C D C D  ->  A B C D        within 128 bits
     A B C D in each 128 bits, E F G H in each  ->  A B C D E F G H ..
@@ -39,7 +40,8 @@ def of_words(a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def merged(parts: Sequence[ir.Value], greater: Greater) -> ir.Value:
-    """Lane i of the result: the maximum over all lanes of part i, one i32 part per lane."""
+    """Return a register whose lane i is the maximum over all lanes of part i. There is one part,
+    i32, per lane."""
     lanes = len(parts)
     merging = list(parts)
     for pattern in [*_within_quads(lanes), *[_across_quads(lanes)] * (lanes // _QUAD // 2)]:
@@ -50,6 +52,7 @@ def merged(parts: Sequence[ir.Value], greater: Greater) -> ir.Value:
 
 
 def _within_quads(lanes: int) -> list[tuple[list[int], list[int]]]:
+    """The lanes of both operands of a maximum, for each of two steps that merge within 128 bits."""
     starts = range(0, lanes, _QUAD)
     orders = [
         ([0, lanes, 1, lanes + 1], [2, lanes + 2, 3, lanes + 3]),
@@ -62,7 +65,7 @@ def _within_quads(lanes: int) -> list[tuple[list[int], list[int]]]:
 
 
 def _across_quads(lanes: int) -> tuple[list[int], list[int]]:
-    """The orders that take every second quad of two registers, and the others."""
+    """The lanes of both operands of a maximum: every second quad of two registers; the others."""
     low, high = (
         [s + i for s in range(p * _QUAD, 2 * lanes, 2 * _QUAD) for i in range(_QUAD)]
         for p in range(2)

@@ -21,7 +21,7 @@ from mxc.passes.kernels.vectors import f32, i8, i32, index, load, loop, scratch
 
 
 def buffers(rounding: Rounding, rows: Size, columns: int) -> list[Buffer]:
-    """The packed elements and the scales of results [rows, columns]."""
+    """The buffers of results [rows, columns] as MX blocks: the packed elements, and the scales."""
     blocks = columns // BLOCK
     size = rounding.format.block_bytes
     return [Buffer([rows, blocks, size], i8()), Buffer([rows, blocks], i8())]
@@ -29,7 +29,9 @@ def buffers(rounding: Rounding, rows: Size, columns: int) -> list[Buffer]:
 
 @dataclass(frozen=True)
 class BlockTile:
-    """A block for each row of a tile; `elements` and `scales` are the memrefs of the result."""
+    """Scratch for a block of each row of a tile. `elements`, `scales`: the memrefs of the result.
+    `waiting`: the f32 results of incomplete blocks. `places`: scratch for the row numbers of the
+    tile."""
 
     rounding: Rounding
     elements: ir.Value
@@ -44,11 +46,12 @@ class BlockTile:
         return BlockTile(rounding, elements, scales, waiting, scratch([rows], i32()))
 
     def put(self, value: ir.Value, row: int, column: ir.Value) -> None:
-        """Keep f32 results from a column of the block on, in row `row` of the tile."""
+        """Keep f32 results of row `row` of the tile, from column `column` of the block on."""
         vector.store(value, self.waiting, [index(row), column])
 
     def store(self, rows: Sequence[ir.Value], block: ir.Value) -> None:
-        """Quantize and store the block of each row. `rows`: the rows of the result."""
+        """Quantize and store the block of each row of the tile. `rows`: their rows in the result.
+        `block`: the index of the block along the columns."""
         for number, row in enumerate(rows):
             memref.StoreOp(arith.index_cast(i32(), row), self.places, [index(number)])
         with loop(index(0), index(len(rows)), index(1)) as (number, _, _):

@@ -1,21 +1,22 @@
 """Round a block of floats in registers to element codes: a quick method, and one for all numbers.
 
-An addition rounds: |x| + C is |x| in multiples of the last place of C, rounded to nearest even, in
-the low bits of the result. If C = 2^(E + 23 - m) and E is the exponent of x, the last place is the
-one that an element with m mantissa bits keeps; for subnormal elements E is the exponent of the
-smallest normal one. The low bits of C hold the exponent part of the code, an even number that does
-not change the rounding, so that the low bits of the sum are the code. x is not divided by its
-scale; instead E is relative to the exponent of the scale:
+The quick method rounds by an addition: the low bits of the float |x| + C are |x| in multiples of
+the last place of C, rounded to nearest even. If C = 2^(E + 23 - m) and E is the exponent of x, the
+last place is the one that an element with m mantissa bits keeps. For subnormal elements, E is the
+exponent of the smallest normal element. C also has the exponent part of the code in its low bits,
+an even number that does not change the rounding, so that the low bits of the sum are the code. x
+is not divided by its scale; instead, E is relative to the exponent of the scale:
 
     e    = max(exponent field of x, `least`)
     C    = e + (e >> 23 - m) + `start`              all as integers; `least` and `start` by block
     code = low bits of |x| + C
 
-Fixed point (mxint8) has one C per block, and the sum of x and C is in two's complement.
+Fixed point (mxint8) has one C per block, and the low bits of x + C are the code in two's
+complement.
 
-This holds while no intermediate number is subnormal, which IREE's workers flush, or beyond float32:
-for scale bytes from `lowest` to `highest`. Other blocks (very small and very large numbers, Inf,
-NaN) are computed in integers by dialects/quantize_scalars.py.
+This is exact while no intermediate number is subnormal, which IREE's workers flush, or beyond
+float32: for scale bytes from `lowest` to `highest`. Other blocks (very small and very large
+numbers, Inf, NaN) are computed in integers by dialects/quantize_scalars.py.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ _EXPONENT = 0xFF << MANTISSA
 
 @dataclass(frozen=True)
 class RoundingConstants:
-    """Constants of the quick method, i32, as scalars or one block per lane; see `Rounding`."""
+    """Constants of the quick method, i32: one of each for a block, or a lane for each block.
+    `least`, `start`: see the module docstring. `largest`: magnitudes are limited to it; None if no
+    limit is needed."""
 
     least: ir.Value
     start: ir.Value
@@ -59,7 +62,7 @@ class RoundingConstants:
 
 @dataclass(frozen=True)
 class Rounding:
-    """Rounds to elements of `format` with scales by `recipe`. Floats are given as bits, i32."""
+    """Rounds to elements of `format`, with scales by `recipe`. Floats are given as bits, i32."""
 
     format: BlockFormat
     recipe: ScaleRecipe
@@ -86,23 +89,24 @@ class Rounding:
         """Whether rounding may exceed the largest element, which some recipes prevent."""
         if self.recipe is not ScaleRecipe.EVEN:
             return self.recipe is ScaleRecipe.FLOOR
-        # Halfway to the next power of two the scale doubles. Just below are the largest element,
-        # or codes that are not numbers.
+        # From halfway to the next power of two on, the scale doubles. Just below this point are the
+        # largest element, or codes that are not numbers.
         element = self.format.element
         return element.exponent > 0 and (element.max_code + 1) % (1 << element.mantissa) != 0
 
     def scale(self, amax: ir.Value) -> ir.Value:
-        """The scale byte, i32, of the bits of a largest magnitude."""
+        """The scale byte, i32, for a largest magnitude, given as bits."""
         return scale_byte(amax, self.format.element, self.recipe)
 
     def ordinary(
         self, amax: ir.Value, byte: ir.Value, *, zeros: bool
     ) -> tuple[ir.Value, RoundingConstants]:
-        """Whether the quick method is exact for such blocks, i1, and its constants. `zeros`: where
-        amax is zero, all elements are zero."""
+        """Return whether the quick method is exact for blocks, i1, and its constants for them.
+        `amax`, `byte`: the largest magnitudes and the scales, i32. `zeros`: if amax is zero, all
+        elements are zero."""
         used = byte
         if zeros:
-            # Blocks of zeros have the byte 0, and are zeros under any scale.
+            # Blocks of zeros have the scale byte 0, and are zeros under any scale.
             nothing = equal(amax, like(amax, 0))
             used = arith.select(nothing, like(amax, _BIAS), byte)
         above = used - like(used, self.lowest)
@@ -131,7 +135,8 @@ class Rounding:
         return RoundingConstants(least=scaled(element.min_normal), start=start, largest=largest)
 
     def quick(self, x: ir.Value, constants: RoundingConstants) -> ir.Value:
-        """The codes of x without signs, i32 of its shape; fixed point codes have signs.
+        """Round x by the quick method to codes, i32 of its shape. Fixed-point codes have their
+        signs, others have none.
 
         There are other bits above the code: see `halves.packed`.
         """
@@ -157,9 +162,10 @@ class Rounding:
         return as_bits(value + as_float(constants.start))
 
     def codes(self, xs: Sequence[ir.Value], amax: ir.Value, byte: ir.Value) -> list[ir.Value]:
-        """The codes of one block, i32, in parts like `xs`, with signs and without other bits.
+        """Round the parts `xs` of one block to codes, i32 of the same shapes, with signs and
+        without other bits.
 
-        `amax`, `byte`: its largest magnitude and its scale, i32.
+        `amax`, `byte`: the largest magnitude of the block and its scale, i32.
         """
         ordinary, constants = self.ordinary(amax, byte, zeros=True)
         either = scf.IfOp(ordinary, [x.type for x in xs], has_else=True)
@@ -175,7 +181,8 @@ class Rounding:
         return list(either.results)
 
     def signed(self, code: ir.Value, x: ir.Value) -> ir.Value:
-        """Codes of `quick` with signs and without other bits; fixed point is sign-extended."""
+        """Add signs to codes of `quick`, and clear the bits above them; fixed-point codes are
+        sign-extended."""
         element = self.format.element
         if not element.exponent:
             top = like(code, 32 - element.bits)
@@ -185,11 +192,12 @@ class Rounding:
         return code | sign & like(sign, element.sign_bit)
 
     def exact(self, x: ir.Value, byte: ir.Value) -> ir.Value:
-        """The codes of any x under the scale bytes, i32 of its shape."""
+        """Round any x under the scale bytes `byte` to codes, i32 of its shape."""
         return element_code(x, byte, self.format.element)
 
 
 def _chosen(predicate: arith.CmpFPredicate, value: ir.Value, limit: ir.Value) -> ir.Value:
+    """`value` where it compares true with `limit`, else `limit`."""
     return arith.select(arith.cmpf(predicate, value, limit), value, limit)
 
 

@@ -1,6 +1,6 @@
 """The sources of blocks: floats of 32 or 16 bits in memory, or the elements of other blocks.
 
-Floats are read from memory directly. Elements of other blocks are decoded to f32, a group of blocks
+Floats are read from memory directly. Blocks of other formats are decoded to f32, a group of blocks
 at a time, in scratch in the nearest cache.
 """
 
@@ -43,7 +43,7 @@ _UPPER = -(1 << 16)
 
 @dataclass(frozen=True)
 class FloatSource:
-    """Blocks in memory, memref [.., 32] of f32, bf16 or f16."""
+    """Blocks of floats in memory: a memref [.., 32] of f32, bf16 or f16."""
 
     memory: ir.Value
 
@@ -57,11 +57,12 @@ class FloatSource:
 
     @property
     def greater(self) -> Greater:
-        """The maximum of two parts."""
+        """The lane-wise maximum of two results of `part`."""
         return of_dwords if self._wide else of_words
 
     def part(self, block: ir.Value, lanes: int) -> ir.Value:
-        """A register i32 [lanes] whose magnitudes include the largest one of the block."""
+        """Partial maxima of a block: a register i32 [lanes] of magnitudes that include the largest
+        one of the block, two per lane for floats of 16 bits."""
         each = lanes if self._wide else 2 * lanes
         mask = MAGNITUDE if self._wide else MAGNITUDE & ~(1 << 15)
         found: ir.Value | None = None
@@ -73,7 +74,7 @@ class FloatSource:
         return found
 
     def magnitudes(self, merged: ir.Value) -> ir.Value:
-        """The magnitudes of merged parts, as bits of f32."""
+        """The f32 bits of the largest magnitudes, one per lane, of merged parts."""
         if self._wide:
             return merged
         lower = merged & like(merged, 0xFFFF)
@@ -91,7 +92,7 @@ class FloatSource:
         return self._widened(pairs), self._widened(pairs >> like(pairs, 16))
 
     def _widened(self, words: ir.Value) -> ir.Value:
-        """The bits of the f32 of the low 16 bits of each lane."""
+        """The f32 bits of the 16-bit floats in the low halves of lanes."""
         if isinstance(self._element, ir.BF16Type):
             return words << like(words, 16)
         lanes = lanes_of(words)
@@ -100,7 +101,7 @@ class FloatSource:
 
 @dataclass(frozen=True)
 class BlockSource:
-    """Blocks of `kind`: "f32", "bf16", "f16", or a format."""
+    """The kind of the blocks that are quantized: "f32", "bf16", "f16", or an MX format."""
 
     kind: str
 
@@ -124,7 +125,7 @@ class BlockSource:
         return [Buffer([count, BLOCK], ir.Type.parse(self.kind))]
 
     def reader(self, read: Sequence[ir.Value], lanes: int) -> SourceReader:
-        """A reader of the buffers, for groups of `lanes` blocks."""
+        """Return a reader of the buffers, for groups of `lanes` blocks."""
         if self.format is None:
             return SourceReader(self, tuple(read), lanes, None)
         return SourceReader(self, tuple(read), lanes, scratch([lanes, BLOCK], f32()))
@@ -132,7 +133,8 @@ class BlockSource:
 
 @dataclass(frozen=True)
 class SourceReader:
-    """The buffers of a source; `scratch`: memory for groups of decoded blocks, None for floats."""
+    """Reads blocks of a source. `read`: its buffers. `scratch`: scratch for a group of decoded
+    blocks; None for floats."""
 
     source: BlockSource
     read: tuple[ir.Value, ...]
@@ -140,7 +142,9 @@ class SourceReader:
     scratch: ir.Value | None
 
     def group(self, block: ir.Value) -> tuple[FloatSource, ir.Value]:
-        """The floats of a group of blocks, and the index of the first in them."""
+        """Return the floats of a group of blocks, which begins at `block`, and the index of its
+        first block in them. Blocks of other formats are decoded to scratch, by a product that may
+        be flushed to zero."""
         if self.scratch is None:
             return FloatSource(self.read[0]), block
         with loop(index(0), index(self.lanes), index(1)) as (lane, _, _):
@@ -151,24 +155,25 @@ class SourceReader:
         return FloatSource(self.scratch), index(0)
 
     def one(self, block: ir.Value) -> Halves:
-        """The floats of one block, with any values."""
+        """The floats of one block, exact for any values."""
         if self.scratch is None:
             return FloatSource(self.read[0]).halves(block)
         return of_floats(self.exact(block))
 
     def exact(self, block: ir.Value) -> ir.Value:
-        """The values of a block of another format, f32 [32], in order."""
+        """Decode a block of another format exactly: f32 [32], in order."""
         bits = _scaled(as_bits(self._values(block)), _broadcast(self._byte(block), BLOCK))
         return as_float(bits)
 
     def ask_for(self, block: ir.Value) -> None:
-        """Prefetch the cache lines of a block, which may lie past the end."""
+        """Prefetch the cache lines of a block, which may be past the end."""
         elements = ir.MemRefType(self.read[0].type).shape[1]
         lines = -(-self.source.block_bytes // CACHE_LINE)
         for start in range(0, elements, elements // lines):
             prefetch(self.read[0], [block, index(start)])
 
     def _byte(self, block: ir.Value) -> ir.Value:
+        """Load the scale byte of a block, i32."""
         return arith.extui(i32(), memref.LoadOp(self.read[1], [block]).result)
 
     def _values(self, block: ir.Value) -> ir.Value:
@@ -180,7 +185,8 @@ class SourceReader:
 
 
 def _scaled(bits: ir.Value, byte: ir.Value) -> ir.Value:
-    """Bits of a float with few significant bits times 2^(byte - 127), also if subnormal or Inf."""
+    """Multiply a float with few significant bits by 2^(byte - 127), exact for subnormal results and
+    Inf too. Floats are given and returned as bits."""
     size = bits & like(bits, MAGNITUDE)
     sign = bits ^ size
     field = size >> like(size, MANTISSA)

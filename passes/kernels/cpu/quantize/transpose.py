@@ -2,10 +2,11 @@
 
     x [M, K], floats or blocks along K    ->    elements [K, M / 32, 32], scales [K, M / 32]
 
-A lane has a column, and a register a row of 16 columns. The largest magnitudes of 16 blocks are the
-maximum of 32 registers, and the constants of a block are in its lane. The codes of a block end up
-in some dwords of its lane; these are interleaved, and each column is stored. Blocks of a source are
-first decoded, one block from each of 32 rows, in scratch in the nearest cache.
+A register holds 16 columns of a row, one per lane. The largest magnitudes of 16 blocks are the
+maximum of 32 registers, and the constants of a block are in its lane. The codes of a block are
+packed to dwords in its lane. These are interleaved, so that the block of each column is contiguous
+when it is stored. If the source is blocks, one block from each of 32 rows is first decoded, to
+scratch in the nearest cache.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from mxc.passes.kernels.vectors import (
 
 #: Columns that are processed at once.
 _COLUMNS = 16
-#: Columns of a workgroup; its blocks of rows, of which four of 16 bytes fill a cache line.
+#: Columns and blocks of rows of a workgroup. Four blocks of 16 bytes fill a cache line of the
+#: result.
 _COLUMNS_A_WORKGROUP = 512
 _BLOCKS_A_WORKGROUP = 4
 #: Prefetch distance in bytes along a row.
@@ -47,7 +49,7 @@ _AHEAD = 256
 
 @dataclass(frozen=True)
 class CpuTransposeQuantize(Sized):
-    """Transposes `source` [rows, depth], "f32", "bf16" or a format, and quantizes it."""
+    """The kernel that transposes `source` [rows, depth] and quantizes it."""
 
     rounding: Rounding
     source: BlockSource
@@ -56,7 +58,8 @@ class CpuTransposeQuantize(Sized):
 
     @property
     def fits(self) -> bool:
-        """Whether sizes are whole registers and blocks, and floats are extended by a shift."""
+        """Whether the kernel supports the sizes and the source: whole registers and blocks, and
+        floats that a shift extends to f32."""
         whole = BLOCK if self.source.format is not None else _COLUMNS
         return self.source.kind != "f16" and not self.depth % whole and not self.rows % BLOCK
 
@@ -68,6 +71,7 @@ class CpuTransposeQuantize(Sized):
 
     @property
     def _blocks(self) -> int:
+        """Number of blocks along the rows."""
         return self.rows // BLOCK
 
     @property
@@ -90,6 +94,7 @@ class CpuTransposeQuantize(Sized):
 
     @property
     def _float(self) -> ir.Type:
+        """The type of the floats that are quantized; blocks are decoded to f32."""
         return f32() if self.source.format is not None else ir.Type.parse(self.source.kind)
 
     def body(self, *buffers: ir.Value) -> None:
@@ -115,14 +120,14 @@ class CpuTransposeQuantize(Sized):
                 strip.quantize(row, column, block, column)
 
     def _part(self, dimension: int, size: int, whole: int) -> tuple[ir.Value, ir.Value]:
-        """The range of a workgroup along a dimension."""
+        """The first index of a workgroup along a dimension, and the index after its last one."""
         first = workgroup(dimension) * size
         return first, arith.minui(first + size, index(whole))
 
     def _decode(
         self, reader: SourceReader, memory: ir.Value, row: ir.Value, column: ir.Value
     ) -> None:
-        """Decode a block of each of 32 rows, exactly, to memory."""
+        """Decode a block of each of 32 rows, from `row` and `column` on, exactly to `memory`."""
         across = index(self.depth // BLOCK)
         first = row * across + column // BLOCK
         with loop(index(0), index(BLOCK), index(1)) as (number, _, _):
@@ -140,7 +145,8 @@ class _Strip:
     memory: ir.Value
 
     def quantize(self, row: ir.Value, column: ir.Value, block: ir.Value, result: ir.Value) -> None:
-        """Quantize 32 rows from `row` on, which become block `block` of the result's columns."""
+        """Quantize 16 columns of 32 rows, from `row` and `column` of `memory` on. They become block
+        `block` of the columns from `result` on."""
         rounding = self.rounding
         rows = [row + number for number in range(BLOCK)]
         amax = self._magnitude(rows[0], column)
@@ -172,11 +178,12 @@ class _Strip:
         return as_bits(values)
 
     def _magnitude(self, row: ir.Value, column: ir.Value) -> ir.Value:
+        """Load 16 floats as bits of f32, without signs."""
         bits = self._bits(row, column)
         return bits & like(bits, MAGNITUDE)
 
     def _dwords(self, codes: Sequence[ir.Value]) -> list[ir.Value]:
-        """The packed block of each lane as dwords, i32 [16] each."""
+        """Pack the codes of 32 rows: the packed block of each lane as dwords, i32 [16] each."""
         bits = self.rounding.format.element.bits
         found = [splat(0, i32(), _COLUMNS)] * (bits * BLOCK // 32)
         for number, code in enumerate(codes):
@@ -191,6 +198,7 @@ class _Strip:
     def _store(
         self, dwords: Sequence[ir.Value], byte: ir.Value, block: ir.Value, result: ir.Value
     ) -> None:
+        """Store the packed block of each lane, and its scale byte."""
         count = len(dwords)
         even = 1 << (count - 1).bit_length()
         padded = [*dwords, *[splat(0, i32(), _COLUMNS)] * (even - count)]
@@ -205,7 +213,8 @@ class _Strip:
 
 
 def _interleaved(vectors: Sequence[ir.Value]) -> ir.Value:
-    """Lane 0 of all vectors, then lane 1 of all, ..; the number of vectors is a power of two."""
+    """Interleave vectors: lane 0 of all, then lane 1 of all, .. The number of vectors is a power of
+    two."""
     if len(vectors) == 1:
         return vectors[0]
     return vector.interleave(_interleaved(vectors[0::2]), _interleaved(vectors[1::2]))

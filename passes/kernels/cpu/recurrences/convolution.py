@@ -1,6 +1,7 @@
 """The short convolution on CPUs: a workgroup processes the rows of a run, for some columns.
 
-The last W - 1 rows of x are in registers; the extended and transposed weights are in the L1 cache.
+A run is consecutive rows of one sequence. The last W - 1 rows of x are in registers. The weights,
+extended to f32 and transposed, are in the L1 cache.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from mxc.passes.kernels.extents import Size
 from mxc.passes.kernels.recurrences.shape import Convolution, rows_of_run
 from mxc.passes.kernels.vectors import f32, index, load, loop, of, scratch, splat
 
-#: Registers for the last rows, of 32, or of 16 as AVX2 has.
+#: Registers for the last rows: if there are 32 registers, and if there are 16, as in AVX2.
 _KEPT, _KEPT_AVX2 = 12, 6
 
 
 class CpuConvolution(Convolution):
-    """In registers of `lanes` f32."""
+    """The convolution in registers of `lanes` f32."""
 
     def checked(self) -> Self | Reason:
-        """This, or why no registers have such columns."""
+        """This kernel, or the reason why it does not support these sizes."""
         found = super().checked()
         if isinstance(found, Reason) or self.columns % self.lanes == 0:
             return found
@@ -38,7 +39,7 @@ class CpuConvolution(Convolution):
 
     @property
     def _registers(self) -> int:
-        """Number of registers per row of a workgroup."""
+        """Number of registers for a row of the columns of a workgroup."""
         whole = self.columns // self.lanes
         kept = _KEPT_AVX2 if self.lanes == 8 else _KEPT
         most = max(1, kept // (self.width - 1))
@@ -76,7 +77,7 @@ class CpuConvolution(Convolution):
         return load(source, at, f32(), self.lanes)
 
     def _factors(self, weights: ir.Value, columns: list[ir.Value]) -> ir.Value:
-        """Load the weights to scratch f32 [W, columns]."""
+        """Copy the weights of the columns to scratch f32 [W, columns], extended and transposed."""
         width, lanes = self.width, self.lanes
         memory = scratch([width, self._together], f32())
         element = ir.Type.parse(self.element)

@@ -8,8 +8,8 @@
       result[v]  = sum over i of q[i] tile[i, v]                 # in the same loop
     state = tile
 
-Columns of a state are independent. Where each row of the state has its own decay, the first sum
-uses k[i] decay[i], and tile[i, v] is multiplied by decay[i].
+A run is consecutive rows of one sequence. Columns of a state are independent. If each row of the
+state has its own decay, the first sum uses k[i] decay[i], and tile[i, v] is multiplied by decay[i].
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from mxc.passes.kernels.extents import Size
 from mxc.passes.kernels.recurrences.shape import DeltaRule, rows_of_run
 from mxc.passes.kernels.vectors import f32, index, load, loop, of, scratch, splat
 
-#: Most f32 of a tile: with rows of queries and keys, it fits in an L1 cache of 32 KiB.
+#: Most f32 of a tile. With rows of queries and keys, a tile fits in an L1 cache of 32 KiB.
 _TILE = 4096
-#: Rows of a state per iteration of a loop.
+#: Rows of a state per iteration of the loop over i.
 _STEP = 8
 #: Sums in flight at once: a multiply-add takes four cycles, and two start per cycle.
 _CHAINS = 8
 
 
 class CpuDeltaRule(DeltaRule):
-    """In registers of `lanes` f32."""
+    """The delta rule in registers of `lanes` f32."""
 
     def checked(self) -> Self | Reason:
-        """This, or why no registers have such states."""
+        """This kernel, or the reason why it does not support these sizes."""
         if self.key_depth % _STEP or self.depth % self.lanes:
             return Reason(
                 f"a state is {self.key_depth}x{self.depth}; kernels take multiples of "
@@ -95,7 +95,8 @@ class CpuDeltaRule(DeltaRule):
 
 @dataclass(frozen=True)
 class _Row:
-    """One row of the run and a tile, whose registers begin at the columns `own`."""
+    """The computation for one row of a run. `own`: the columns of the tile at which its registers
+    begin. `rows`: queries, keys, values, decay and beta of all rows."""
 
     kernel: CpuDeltaRule
     tile: ir.Value
@@ -106,7 +107,7 @@ class _Row:
     key_head: ir.Value
 
     def result(self, columns: Sequence[ir.Value]) -> list[ir.Value]:
-        """Update the tile, and return the result of the row."""
+        """Update the tile, and return the result of the row, a register for each of `columns`."""
         _, _, values, decay, beta = self.rows
         lanes, each = self.kernel.lanes, self.kernel.each
         rate = self._wide(_element(beta, [self.row, self.head]))
@@ -131,6 +132,8 @@ class _Row:
         return self._summed(updated, _CHAINS // 2)
 
     def _known(self) -> list[ir.Value]:
+        """The sums `known` of the module docstring, one for each register of columns."""
+
         def products(i: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
             key = self._of_key(self.rows[1], i)
             if self.kernel.each:
@@ -146,7 +149,7 @@ class _Row:
     def _summed(
         self, add: Callable[[ir.Value, list[ir.Value]], list[ir.Value]], chains: int
     ) -> list[ir.Value]:
-        """The sums over i, built by `add` from the earlier sums. Each sum is split into parts so
+        """The sums over i, to which `add` adds the terms of one i. Each sum is split into parts so
         that `chains` are in flight: part n takes every i that is n modulo the number of parts, and
         parts are added in pairs."""
         count = len(self.own)
