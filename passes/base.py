@@ -41,13 +41,15 @@ LEAST = "least"
 
 @dataclass(frozen=True)
 class Pass(ABC):
-    """One rewrite. `str(p)` is its spec, `name{option=value}`, which parses back to `p`."""
+    """A pass over a module; its options are the fields of its dataclass. `str(p)` is its spec,
+    `name{option=value}`, which parses back to `p`."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def run(self, module: ir.Operation) -> None:
-        """Rewrite `module` (builtin.module) in place. Raises PassError with a location."""
+        """Rewrite `module` (builtin.module) in place. Raises PassError, with a location, for a
+        program that the pass refuses."""
 
     def __str__(self) -> str:
         """The spec: options that differ from their defaults, in the order of the fields."""
@@ -188,7 +190,8 @@ def _run_one(item: Pass | str, module: ir.Module) -> None:
 def _explain(
     error: Exception, item: Pass | str, index: int, before: ir.Operation, dump_dir: Path | None
 ) -> None:
-    """Write the module to a file and raise: PassError for a foreign pass, else the same error."""
+    """Write `before`, the module before the pass that failed, to a file. Raise an error that names
+    the file: a PassError for a pass of MLIR or IREE, else `error` with a note."""
     folder = dump_dir if dump_dir is not None else Path(tempfile.mkdtemp(prefix="mxc-"))
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / f"{_file_stem(index, item)}.failed.mlir"

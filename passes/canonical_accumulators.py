@@ -69,7 +69,8 @@ class CanonicalAccumulators(Pass):
 
 
 def _constant(value: ir.Value, codes: Codes) -> float | int | None:
-    """The number that fills a whole tensor; None for other tensors."""
+    """The number that all elements of a tensor are equal to, found without its values in memory;
+    None for other tensors."""
     shape = shape_of(value)
     ranges = [size if size >= 0 else None for size in shape]
     loops = [ir.AffineDimExpr.get(i) for i in range(len(shape))]

@@ -80,10 +80,8 @@ class CanonicalOperands(Pass):
 
 
 def _orders(found: ScaledContraction) -> list[list[int]]:
-    """For each operand and the result, the dimensions sorted by the order of the loops.
-
-    Where an operand cannot be transposed, its current order.
-    """
+    """For each operand and the result, the order of its dimensions in the canonical form: sorted by
+    the order of the loops; or the current order, where a tensor cannot be transposed."""
     orders = []
     for value, affine in zip([*_operands(found), found.acc], found.maps, strict=True):
         places = [found.loops.order.index(loop) for loop in dims(affine) if loop is not None]
@@ -126,7 +124,7 @@ def _rewrite(found: ScaledContraction, orders: list[list[int]], *, own_body: boo
 
 
 def _start(acc: ir.Value, order: list[int]) -> ir.Value:
-    """The accumulator with its dimensions transposed."""
+    """The accumulator with its dimensions in this order."""
     if order == sorted(order):
         return acc
     if is_zero(acc):
@@ -146,7 +144,7 @@ def _canonical(
 def _as_it_is(
     found: ScaledContraction, values: list[ir.Value], acc: ir.Value, maps: list[ir.AffineMap]
 ) -> ir.Value:
-    """Build a generic with the same body over operands in another order."""
+    """Build a linalg.generic with the body of the contraction, over operands in canonical order."""
     old = found.op.regions[0].blocks[0].arguments
     numbers = [*found.numbers, len(old) - 1]
     parallel = len(maps[-1].results)

@@ -51,7 +51,7 @@ class CheckContractions(Pass):
                 _refuse_broadcast(op)
             found = described(op, plain=not contracts)
             if isinstance(found, Reason) and (contracts or ".conv_" in op.name):
-                # IREE makes a product of a convolution of single elements.
+                # IREE rewrites convolutions with filters of one element to products.
                 write_reason(op, found)
 
 
@@ -64,7 +64,7 @@ def _contracts_elements(op: ir.Operation) -> bool:
 
 
 def _refuse_readers(decoding: ir.Operation) -> None:
-    """Raise PassError if a sum reads a dequantized tensor, directly or moved."""
+    """Raise PassError if a sum reads a dequantized tensor, directly or through moves."""
     element = decoding.results[0].type.element_type
     pending, seen = [decoding.results[0]], []
     while pending:
@@ -94,7 +94,7 @@ def _refuse_readers(decoding: ir.Operation) -> None:
 
 
 def _refuse_broadcast(op: ir.Operation) -> None:
-    """Raise PassError for a scale that a copy has expanded to the size of the elements."""
+    """Raise PassError if `op` reads E8M0 scales from a copy that repeats them."""
     for value in list(op.operands)[:-1]:
         if not isinstance(value.type, ir.RankedTensorType):
             continue

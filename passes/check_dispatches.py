@@ -31,7 +31,7 @@ from mxc.passes.base import Pass
 from mxc.passes.kernels.executables import EXPORT, inside
 
 _CONSTANTS = 64
-#: Buffers of a kernel, at most, and on GPUs that the HIP driver runs.
+#: Most buffers of a kernel: of other drivers, and of the HIP driver (AMD GPUs).
 _BUFFERS, _BUFFERS_OF_HIP = 32, 16
 _COUNTED = re.compile(r"constants = (\d+)")
 _BUFFER = "#hal.pipeline.binding<"

@@ -37,7 +37,7 @@ _MOVE = frozenset((
     "tensor.dim", "tensor.empty", "tensor.expand_shape", "tensor.extract", "tensor.extract_slice",
     "tensor.from_elements", "tensor.insert_slice", "tensor.reshape", "tensor.splat",
 ))  # fmt: skip
-#: Operations that decode elements or make them.
+#: Operations that convert floats from or to elements.
 _CONVERT = frozenset(("arith.extf", "arith.scaling_extf", "arith.scaling_truncf", "arith.truncf"))
 #: Operations that contract, and decode elements inside.
 _CONTRACT = frozenset((

@@ -57,8 +57,8 @@ from mxc.targets.gpu import Gpu
 class ChooseGpuSchedule(Pass):
     """Write a schedule on each contraction that a GPU kernel computes.
 
-    `file`: schedules of the user, which take precedence over the model's. `target`: the GPU, which
-    must have a record (targets/amd/).
+    `file`: schedules of the user, which take precedence over those that the cost model chooses.
+    `target`: the GPU, which must have a record (targets/amd/).
     """
 
     name = "mxc-choose-gpu-schedule"
@@ -74,7 +74,7 @@ class ChooseGpuSchedule(Pass):
                 continue
             call = match(op, gpu.matrix)
             if isinstance(call, Reason):
-                # Why a named operation has no kernel is known where it is lowered.
+                # Contractions in the body of a named operation get a reason where it is lowered.
                 if is_contraction(op) and not is_inside(op):
                     write_reason(op, call)
                 continue
@@ -98,7 +98,7 @@ def _chosen(call: GpuContractionCall, gpu: Gpu) -> Schedules:
         if call.decodes and DecodedRing.run_of(call.left, call.right) is not None:
             transports += ("decoded",)
     elif call.is_dense and results.blocks is not None:
-        # A ring has tiles of half a block of the result, which cannot be quantized.
+        # The result becomes blocks; a ring has tiles of half a block, which cannot be quantized.
         transports = ("stream",)
     elif call.decodes and not FloatRing.takes(call.left, call.right):
         transports = ("stream", "decoded")

@@ -60,7 +60,7 @@ class DecodeElements(Pass):
 
 
 def _positive(element: ir.Value) -> ir.Value:
-    """The element; the NaN without a sign in place of that with one."""
+    """The element, with a positive NaN in place of a negative one."""
     byte = ir.IntegerType.get_signless(8)
     code = arith.bitcast(byte, element)
     other, nan = (constant(number, byte) for number in (-1, E4M3.magnitude_mask))

@@ -43,7 +43,7 @@ class ExpandBlocks(Pass):
     name = "mxc-expand-blocks"
 
     def run(self, module: ir.Operation) -> None:
-        """Rewrite every generic that reads elements with a compound index."""
+        """Rewrite every generic that reads elements through an index that is not a single loop."""
         for op in linalg_operations(module):
             tensors = [v for v in op.operands if isinstance(v.type, ir.RankedTensorType)]
             if op.name != "linalg.generic":
@@ -59,6 +59,6 @@ class ExpandBlocks(Pass):
 
 
 def _sums_integers(op: ir.Operation) -> bool:
-    """Whether the operation sums products with scaled integers."""
+    """Whether the operation is a sum of products, with a side of integers that have scales."""
     found = read_product(op)
     return not isinstance(found, Reason) and any(side.scale is not None for side in found)

@@ -63,7 +63,7 @@ class ExpandFnuz(Pass):
 
 
 def _narrowed(op: ir.Operation) -> ir.Value:
-    """The element that `op` rounds a float to."""
+    """Build the element to which `op` rounds a float, after division by a scale if it has one."""
     value, *scale = op.operands
     value = to_f32(value)
     if scale:
@@ -74,7 +74,7 @@ def _narrowed(op: ir.Operation) -> ir.Value:
 
 
 def _widened(op: ir.Operation) -> ir.Value:
-    """The float that `op` converts an element to."""
+    """Build the float to which `op` converts an element, times its scale if it has one."""
     element, *scale = op.operands
     code = arith.bitcast(ir.IntegerType.get_signless(8), element)
     code = arith.extui(ir.IntegerType.get_signless(32), code)

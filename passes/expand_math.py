@@ -37,11 +37,11 @@ from mxc.passes.rewriting.worklist import Worklist, replace_op
 #: pi / 2 and 2 / ln 2 as sums of f32, the largest first.
 _HALF_PI = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
 _LOG_SCALE = (2.885390043258667, 3.851926067000022e-08)
-#: A number around which f32 has the integers only.
+#: The f32 numbers near this one are integers: adding and subtracting it rounds to an integer.
 _INTEGERS = 1.5 * 2.0**23
 #: Bits of an f32 below its exponent, and the exponent of 1.
 _FRACTION, _BIAS = 23, 127
-#: 2 to a power of more than this is infinite in f32, and to less than its negative zero.
+#: 2 to a power greater than this is infinite in f32; 2 to a power less than its negative is zero.
 _MOST_POWER = 160.0
 
 
@@ -97,12 +97,14 @@ def _signed(value: ir.Value, negative: ir.Value) -> ir.Value:
 
 
 def _nearest(x: ir.Value) -> ir.Value:
-    """The nearest integer of a number up to 2^22, ties to even: every CPU has an addition."""
+    """The integer nearest to a number of at most 2^22, ties to even. This needs only an addition
+    and a subtraction, which every CPU has."""
     return arith.subf(arith.addf(x, _number(_INTEGERS)), _number(_INTEGERS))
 
 
 def _is_whole(x: ir.Value) -> ir.Value:
-    """Whether a number is an integer; zero stands for those that are even by their size."""
+    """Whether a number is an integer. Numbers from 2^24 on, which are even integers and may not fit
+    an i32, are replaced by zero."""
     bounded = _compared(arith.CmpFPredicate.OLT, math.absf(x), 2.0**24)
     kept = arith.select(bounded, x, _number(0.0))
     i32 = ir.IntegerType.get_signless(32)
@@ -110,27 +112,27 @@ def _is_whole(x: ir.Value) -> ir.Value:
 
 
 def _is_negative(x: ir.Value) -> ir.Value:
-    """Whether the sign bit is set, that of a zero too."""
+    """Whether the sign bit is set, also that of -0.0."""
     return _compared(arith.CmpFPredicate.OLT, math.copysign(_number(1.0), x), 0.0)
 
 
 def _halves(x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Two numbers of 12 bits whose sum is x."""
+    """Two numbers with at most 12 significant bits whose sum is x (Veltkamp's splitting)."""
     large = arith.mulf(x, _number(4097.0))
     first = arith.subf(large, arith.subf(large, x))
     return first, arith.subf(x, first)
 
 
 class _Functions:
-    """The functions, written at the insertion point."""
+    """Builds the functions at the insertion point."""
 
     def __init__(self, *, fma: bool) -> None:
-        """`fma`: whether the target has fused multiply-adds; else they are written in two parts."""
+        """`fma`: whether the target has fused multiply-adds; else they are emulated."""
         self._fused = fma
 
     def _fma(self, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
-        """x y + z, rounded once; without `fma` as if the product had twice the bits, where it is
-        less than 2^115."""
+        """x y + z, rounded once. Without fused multiply-adds it is computed as if the product had
+        twice the bits; the product must be less than 2^115."""
         if self._fused:
             return math.fma(x, y, z)
         product = arith.mulf(x, y)
@@ -151,9 +153,10 @@ class _Functions:
         return found
 
     def _angle(self, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """Sine and cosine of x less a multiple of pi / 2, and that multiple modulo 4.
+        """(sin(r), cos(r), n modulo 4), where x = n pi / 2 + r for an integer n.
 
-        The first difference is exact up to 2^22. The Taylor series have an error of less than 1e-9.
+        The first subtraction for r is exact up to n = 2^22. The Taylor series have an error of less
+        than 1e-9.
         """
         steps = _nearest(arith.mulf(x, _number(2 / numbers.pi)))
         rest = x
@@ -162,7 +165,7 @@ class _Functions:
         square = arith.mulf(rest, rest)
         sines = [(-1) ** n / numbers.factorial(2 * n + 1) for n in range(1, 6)]
         cosines = [(-1) ** n / numbers.factorial(2 * n) for n in range(7)]
-        # Quarters less 3 / 8 are nearest to the integer below.
+        # n / 4 - 3 / 8 is rounded to n / 4 rounded down.
         whole = _nearest(arith.subf(arith.mulf(steps, _number(0.25)), _number(0.375)))
         quarter = self._fma(whole, _number(-4.0), steps)
         sine = self._fma(arith.mulf(rest, square), self._polynomial(square, sines), rest)
@@ -186,7 +189,10 @@ class _Functions:
         return arith.select(_equal(x, 0.0), x, arith.divf(above, below))
 
     def _log2(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """The logarithm of x >= 0, as a sum: e + log2(m), with m from sqrt(1/2) to sqrt(2)."""
+        """The base-2 logarithm of x >= 0 as a sum of two numbers, the second small.
+
+        It is e + log2(m) for x = 2^e m, with m from sqrt(1/2) to sqrt(2).
+        """
         i32, f32 = ir.IntegerType.get_signless(32), ir.F32Type.get()
         small = _compared(arith.CmpFPredicate.OLT, x, 2.0**-126)
         scaled = arith.select(small, arith.mulf(x, _number(2.0**24)), x)
@@ -199,7 +205,7 @@ class _Functions:
         large = _compared(arith.CmpFPredicate.OGT, m, numbers.sqrt(2))
         m = arith.select(large, arith.mulf(m, _number(0.5)), m)
         power = arith.select(large, arith.addf(power, _number(1.0)), power)
-        # ln(m) = 2 artanh((m - 1) / (m + 1)); the quotient t, up to 0.172, and what it lacks.
+        # ln(m) = 2 artanh((m - 1) / (m + 1)). t is the quotient, up to 0.172; `rest` its error.
         one = _number(1.0)
         above, below = arith.subf(m, one), arith.addf(m, one)
         lost = arith.subf(m, arith.subf(below, one))
@@ -224,7 +230,7 @@ class _Functions:
         return total, arith.select(usual, second, _number(0.0))
 
     def _exp2(self, x: ir.Value, more: ir.Value) -> ir.Value:
-        """2 to the power of x + more, of which the second is small."""
+        """2 to the power of x + more, where `more` is small."""
         i32, f32 = ir.IntegerType.get_signless(32), ir.F32Type.get()
         x = arith.maximumf(arith.minimumf(x, _number(_MOST_POWER)), _number(-_MOST_POWER))
         whole = _nearest(x)
@@ -232,7 +238,7 @@ class _Functions:
         found = self._polynomial(arith.addf(arith.subf(x, whole), more), terms)
         ordered = _compared(arith.CmpFPredicate.ORD, x, x)
         power = arith.fptosi(i32, arith.select(ordered, whole, _number(0.0)))
-        # In two steps, as 2^power need not be a normal number.
+        # Multiplied in two steps, as 2^power may not be a normal number.
         half = arith.shrsi(power, _integer(1))
         for each in (half, arith.subi(power, half)):
             bits = arith.shli(arith.addi(each, _integer(_BIAS)), _integer(_FRACTION))
@@ -250,7 +256,7 @@ class _Functions:
         true = constant(1, ir.IntegerType.get_signless(1))
         odd = arith.andi(whole, arith.xori(_is_whole(arith.mulf(y, _number(0.5))), true))
         found = _signed(found, arith.andi(odd, negative))
-        # A finite negative number has only whole powers.
+        # A finite negative number to a power that is no integer is NaN.
         below = _compared(arith.CmpFPredicate.OLT, x, 0.0)
         bounded = _compared(arith.CmpFPredicate.OLT, size, numbers.inf)
         real = arith.ori(whole, arith.xori(arith.andi(below, bounded), true))
@@ -260,8 +266,8 @@ class _Functions:
         return arith.select(one, _number(1.0), found)
 
     def _acute(self, ratio: ir.Value) -> ir.Value:
-        """The angle of a tangent from 0 to 1: the Taylor series up to pi / 8, and from there its
-        distance to pi / 4."""
+        """atan of a ratio from 0 to 1: by the Taylor series up to pi / 8, and beyond as pi / 4 plus
+        atan of (ratio - 1) / (ratio + 1)."""
         one = _number(1.0)
         large = _compared(arith.CmpFPredicate.OGT, ratio, numbers.sqrt(2) - 1)
         beyond = arith.divf(arith.subf(ratio, one), arith.addf(ratio, one))
@@ -276,7 +282,8 @@ class _Functions:
         return self.atan2(x, _number(1.0))
 
     def atan2(self, y: ir.Value, x: ir.Value) -> ir.Value:
-        """By the angle up to pi / 4, from that of the smaller over the larger."""
+        """The angle of the point (x, y), from the angle up to pi / 4 whose tangent is the smaller
+        absolute value over the larger one."""
         across, up = math.absf(x), math.absf(y)
         small, large = arith.minimumf(across, up), arith.maximumf(across, up)
         # 0 / 0 is 0 here, and infinity over infinity 1.
@@ -289,7 +296,7 @@ class _Functions:
         return math.copysign(found, y)
 
 
-#: Operations, and their methods of _Functions.
+#: Operation -> name of the method of _Functions that computes it.
 _FUNCTIONS = {
     "math.atan": "atan",
     "math.atan2": "atan2",

@@ -59,7 +59,7 @@ def _expand(op: ir.Operation) -> None:
         return
     vector = factors[0] if not own[0] else factors[1]
     row = maps[-1].n_dims
-    # The row is placed after the batch, before the loops that only this side or the result has.
+    # The unit row of the vector and of the result goes behind their last batch dimension.
     rows_of_matrix = own[0] or own[1]
     batch = [loop for loop in written if loop not in rows_of_matrix]
     digits = []

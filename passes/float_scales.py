@@ -54,7 +54,8 @@ class FloatScales(Pass):
 
 @dataclass(frozen=True)
 class _Pair:
-    """An element and the float that scales it, as arguments of a body; `wide`: the scale in f32."""
+    """An element and the float that scales it, as arguments of a body. `wide`: the scalar that is
+    the scale extended to f32."""
 
     element: ir.Value
     scale: ir.Value
@@ -81,7 +82,7 @@ def _rewrite(op: ir.Operation) -> None:
 
 
 def _pairs(op: ir.Operation) -> list[_Pair]:
-    """Every product of an element and a float scale in the body."""
+    """The products of an element and a float scale in the body of `op`."""
     found = []
     for view in op.regions[0].blocks[0].operations:
         op = view.operation
@@ -98,7 +99,7 @@ def _pairs(op: ir.Operation) -> list[_Pair]:
 
 
 def _widened(value: ir.Value) -> ir.Value | None:
-    """The argument that a scalar is, or is extended to f32 from; None for other scalars."""
+    """The argument of a body that `value` is, or is converted to f32 from; None for others."""
     if not isinstance(value, ir.BlockArgument) and value.owner.name in (
         "arith.extf",
         "arith.sitofp",
@@ -108,14 +109,17 @@ def _widened(value: ir.Value) -> ir.Value | None:
 
 
 def _read(op: ir.Operation, pair: _Pair) -> OperandRead | None:
-    """The scale in f32, by row and block; None where it has that form already or cannot get it."""
+    """Build the scale of a pair as a tensor of f32 by row and block, and return how to read it.
+
+    None where the scale has this form already, or cannot get it.
+    """
     kinds, ranges = iterators(op), loop_ranges(op)
     reduced = {i for i, kind in enumerate(kinds) if "reduction" in str(kind)}
     of_element, of_scale = read_map(op, pair.element), read_map(op, pair.scale)
     used = [set(loops_of([e])) for e in of_scale.results]
     along = [e for e in of_element.results if reduced.intersection(loops_of([e]))]
     if all(e in of_scale.results for e in along):
-        return None  # a number per element: the other side of the contraction
+        return None  # one number per element along K: it is the other side of the contraction
     if not set().union(*used) & reduced or any(s & reduced and s - reduced for s in used):
         return None
     rows = [loop for e in of_element.results for loop in loops_of([e]) if loop not in reduced]
@@ -140,12 +144,13 @@ def _read(op: ir.Operation, pair: _Pair) -> OperandRead | None:
         else:
             reads.append(substitute(expression, places))
     with ir.InsertionPoint(op), op.location:
-        # Before they are repeated, so that a kernel may read those that are not.
+        # Extended before they are repeated: kernels that look through the repetition read f32.
         repeated = _repeated(extended(source), reads, sizes)
     return OperandRead(repeated, ir.AffineMap.get(of_scale.n_dims, 0, wanted))
 
 
 def _repeated(source: ir.Value, reads: Sequence[ir.AffineExpr], sizes: Sequence[int]) -> ir.Value:
-    """The elements of `source` at `reads`; itself where these are all of them, in their order."""
+    """Build a tensor of `sizes` with the elements of `source` at the indices `reads`; or `source`
+    itself, if it is that tensor."""
     every = [ir.AffineDimExpr.get(axis) for axis in range(len(sizes))]
     return source if list(reads) == every else read_at(source, reads, sizes)

@@ -52,6 +52,8 @@ class FoldScaleBroadcast(Pass):
 
 
 def _fold(op: ir.Operation, read: OperandRead) -> OperandRead:
+    """The read of the source of a copy that repeats scales, in place of `read` of the copy; other
+    reads as they are."""
     if not isinstance(read.value.type, ir.RankedTensorType):
         return read
     element = read.value.type.element_type
@@ -74,7 +76,7 @@ def _decodes(op: ir.Operation) -> bool:
 def _is_of_each_element(
     op: ir.Operation, source: ir.Value, indices: Sequence[ir.AffineExpr]
 ) -> bool:
-    """Whether the reads of `source` differ at each step of the sum, unlike those of a scale."""
+    """Whether `source` has a different element for each iteration of the sum, unlike scales."""
     summed = {n for n, kind in enumerate(iterators(op)) if "reduction" in str(kind)}
     ranges = loop_ranges(op)
     steps = [ranges[number] for number in summed]
@@ -92,5 +94,5 @@ def _is_of_each_element(
 
 
 def _elements(value: ir.Value) -> int:
-    """The product of the static sizes; copies keep the dynamic ones."""
+    """The product of the static sizes. Copies keep dynamic sizes, so that these cancel out."""
     return math.prod(size for size in value.type.shape if size >= 0)

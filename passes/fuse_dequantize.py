@@ -92,7 +92,8 @@ def _has_float_quotients(inputs: Sequence[Scalar]) -> bool:
     """Whether every index is a loop or a quotient of a loop, and a float scale is read by a
     quotient.
 
-    mxc-float-scales handles these: the rows that share a scale need not be whole blocks.
+    mxc-float-scales handles these contractions, without a split of loops: the rows that share a
+    scale need not be whole blocks.
     """
     reads = [read for item in inputs for read in reads_of(item)]
     floats = (
@@ -141,7 +142,8 @@ def _decodes_bytes(block: ir.Block) -> bool:
 
 
 def _is_float_scale(value: ir.Value, result: ir.Value) -> bool:
-    """Whether a tensor holds floats, and fewer than the result: several elements share one."""
+    """Whether `value` is a float, or a tensor that comes from fewer floats than `result` has
+    elements: several elements share one."""
     if not isinstance(value.type, ir.RankedTensorType):
         return isinstance(value.type, ir.FloatType)
     if not isinstance(value.type.element_type, (ir.F32Type, ir.BF16Type, ir.F16Type)):
@@ -156,6 +158,7 @@ def _elements(value: ir.Value) -> int:
 
 
 def _is_packed(value: ir.Value) -> bool:
+    """Whether a tensor holds packed elements, scales or integers, or is decoded from such."""
     if not isinstance(value.type, ir.RankedTensorType):
         return False
     element = value.type.element_type

@@ -62,12 +62,12 @@ from mxc.passes.rewriting.worklist import erase
 
 @dataclass(frozen=True)
 class FuseEpilogues(Pass):
-    """Make a chain of the elementwise operations after each contraction."""
+    """Make one chain of the elementwise operations that follow each contraction."""
 
     name = "mxc-fuse-epilogues"
 
     def run(self, module: ir.Operation) -> None:
-        """Fold constants and join branches after each contraction."""
+        """Fold constants and join branches in the operations after each contraction."""
         for op in linalg_operations(module):
             if read(op) is not None:
                 _follow(op.results[0])
@@ -75,7 +75,7 @@ class FuseEpilogues(Pass):
 
 
 def _follow(value: ir.Value) -> None:
-    """Turn the elementwise readers of `value` into a chain, as far as they go."""
+    """Turn the elementwise readers of `value`, and theirs in turn, into a chain."""
     while (users := _users(_before_transpose(value))) is not None:
         for user in users:
             _detach(user)
@@ -147,7 +147,8 @@ def _users(value: ir.Value) -> list[ir.Operation] | None:
 
 
 def _detach(op: ir.Operation) -> None:
-    """Give `op` its own output tensor, where it uses another value as the shape of its output."""
+    """Let `op` write to a new tensor.empty, where it takes another value for its output only to
+    give its shape."""
     last = len(op.operands) - 1
     value = op.operands[last]
     if isinstance(value, ir.BlockArgument) or value.owner.name != "tensor.empty":
@@ -210,8 +211,8 @@ def _rebuilt(op: ir.Operation) -> ir.Value:
 
 
 def _inputs(op: ir.Operation) -> list[Scalar]:
-    """The inputs of the body of `op`: constants for tensors of one repeated number, and other
-    tensors read from before they were broadcast or extended."""
+    """The inputs of the body of `op`: constants for tensors of one repeated number; other tensors
+    are read from before they were broadcast or extended."""
     found: list[Scalar] = []
     ranges = loop_ranges(op)
     for value, affine in zip(list(op.operands)[:-1], indexing_maps(op), strict=False):
@@ -224,7 +225,8 @@ def _inputs(op: ir.Operation) -> list[Scalar]:
 
 
 def _source(value: ir.Value, affine: ir.AffineMap, ranges: list[int | None]) -> Scalar:
-    """A read of a tensor from the narrower or smaller tensor that it comes from."""
+    """The read of `value`, from the smaller tensor that it is broadcast from, and the narrower one
+    that it is extended from, if any."""
     here = OperandRead(value, affine)
     if not isinstance(value.type, ir.RankedTensorType):
         return here

@@ -45,7 +45,7 @@ from mxc.passes.rewriting.rebuild import (
     sweep,
 )
 
-#: What reads bytes as elements.
+#: The operation that reinterprets bytes as elements.
 BITCAST = "flow.tensor.bitcast"
 
 
@@ -82,7 +82,7 @@ def _is_read_packed(found: Lookup) -> bool:
 
 
 def chooses_rows(op: ir.Operation) -> bool:
-    """Whether `op` gathers along the first dimension by a list of numbers."""
+    """Whether `op` gathers along the first dimension, by a tensor of rank 1 of numbers."""
     if op.name != GATHER:
         return False
     along = list(ir.DenseI64ArrayAttr(op.attributes["dimension_map"]))
@@ -103,33 +103,36 @@ def _narrow(op: ir.Operation, narrowed: dict[ir.Value, ir.Value]) -> None:
 
 
 def _after(value: ir.Value) -> ir.InsertionPoint:
-    """Right after the operation that makes a value."""
+    """The insertion point right after the definition of a value."""
     if isinstance(value, ir.BlockArgument):
         return ir.InsertionPoint.at_block_begin(value.owner)
     return ir.InsertionPoint.after(value.owner)
 
 
 def _gather(value: ir.Value, ids: ir.Value) -> ir.Value | None:
-    """`value` at `ids`, gathered from packed tensors; None if it does not come from these."""
+    """Build the rows `ids` of `value` from gathers of packed tensors; None if it is not decoded
+    from these."""
     return _move(value, ids, _source(value)) if _is_decoded(value) else None
 
 
 def _source(value: ir.Value) -> ir.Value:
+    """The tensor from which `value` is only moved."""
     return trace(value, [ir.AffineConstantExpr.get(0)] * value.type.rank, [])[0]
 
 
 def _is_decoded(value: ir.Value) -> bool:
-    """Whether a tensor comes from packed data."""
+    """Whether a tensor is decoded from packed tensors, and then only moved."""
     source = _source(value)
     return not isinstance(source, ir.BlockArgument) and is_decoding(source.owner.operation)
 
 
 def _move(value: ir.Value, ids: ir.Value, decoded: ir.Value) -> ir.Value | None:
-    """Rebuild the operations between `decoded` and `value`, over the chosen rows."""
+    """Rebuild the operations from the decoding, which makes `decoded`, to `value`, for the rows
+    `ids`. Return the new value; None where rows cannot be followed through an operation."""
     op = value.owner.operation
     before = op.operands[0] if op.name == "tensor.expand_shape" else value
     if before != value and not isinstance(before, ir.BlockArgument):
-        # Shapes that are merged and split again.
+        # A reshape that is undone by the next one is left out.
         merged = before.owner.operation
         again = merged.name == "tensor.collapse_shape" and merged.operands[0].type == value.type
         return _move(merged.operands[0], ids, decoded) if again else None
@@ -159,13 +162,14 @@ def _move(value: ir.Value, ids: ir.Value, decoded: ir.Value) -> ir.Value | None:
 
 
 def _keeps_rows(op: ir.Operation) -> bool:
+    """Whether a tensor.collapse_shape keeps the first dimension."""
     return len(ir.ArrayAttr(ir.ArrayAttr(op.attributes["reassociation"])[0])) == 1
 
 
 def _again(
     op: ir.Operation, inputs: Sequence[ir.Value], init: ir.Value, maps: Sequence[ir.AffineMap]
 ) -> ir.Value:
-    """Rebuild an operation as a generic over other tensors of the same ranks."""
+    """Rebuild a linalg operation as a linalg.generic over other tensors of the same ranks."""
     new = linalg.GenericOp(
         [init.type],
         list(inputs),
@@ -181,7 +185,8 @@ def _again(
 
 
 def gather_rows(source: ir.Value, ids: ir.Value) -> ir.Value:
-    """Rows `ids` [T] of `source` [E, ..]: a gather of type [T, ..] at the insertion point."""
+    """Build the gather of rows `ids` [T] of `source` [E, ..], a tensor [T, ..], at the insertion
+    point."""
     init = _empty(source, ids)
     return ir.Operation.create(
         GATHER,
@@ -199,6 +204,7 @@ def _chosen(value: ir.Value, ids: ir.Value) -> ir.RankedTensorType:
 
 
 def _empty(value: ir.Value, ids: ir.Value) -> ir.Value:
+    """Build a tensor.empty for the rows `ids` of `value`."""
     chosen = _chosen(value, ids)
     sizes = [size_of(value if axis else ids, axis) for axis in range(chosen.rank)]
     return tensor.empty(sizes, chosen.element_type)

@@ -69,7 +69,8 @@ class GroupExperts(Pass):
 
 
 def _is_of_rows(call: GpuContractionCall, known: GroupRows) -> bool:
-    """Whether each row of a contraction chooses an expert, and they may be many."""
+    """Whether each group of a contraction is one row that chooses an expert, and there may be more
+    of them than the rows of the smallest groups in `known`."""
     few = call.of.batch is not None and call.of.batch <= known[0][1]
     return call.ids is not None and call.of.m == 1 and not few and len(call.lhs.tensors) == 1
 
@@ -90,7 +91,8 @@ def _group(call: GpuContractionCall, known: GroupRows) -> None:
 
 
 def _grouped(call: GpuContractionCall, known: GroupRows) -> tuple[ir.Value, ir.Value]:
-    """The product over groups of rows, [groups, rows, columns], and the slot of each pair."""
+    """Build the contraction over rows grouped by expert. Return it, [groups, rows, columns], and
+    the slot of each pair of a row and an expert among the rows of all groups."""
     op, of, (x,) = call.op, call.of, call.lhs.tensors
     assert call.ids is not None
     pairs = size_of(call.ids, 0)
@@ -126,13 +128,13 @@ def _grouped(call: GpuContractionCall, known: GroupRows) -> tuple[ir.Value, ir.V
 
 
 def _gathered(value: ir.Value, ids: ir.Value) -> ir.Value:
-    """Weights or scales as they are gathered, by other numbers of experts."""
+    """Rebuild the gather `value` of weights or scales, with the reshape after it, by other ids."""
     found = gathered(value)
     made = gather(found.tensor, ids)
     inner = shape_of(value)[1:]
     if inner == shape_of(made)[1:]:
         return made
-    # Rows in blocks.
+    # A reshape of rows to blocks follows the gather.
     (expansion, _) = found.chain
     shape, dynamic = split([size_of(ids, 0), *inner])
     groups = [[int(axis) for axis in group] for group in expansion.attributes["reassociation"]]

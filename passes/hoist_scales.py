@@ -94,7 +94,7 @@ def _hoist(op: ir.Operation) -> None:
 
 
 def _factors(op: ir.Operation, value: ir.Value) -> list[ir.Value]:
-    """The factors of an f32 product; one that is constant along the reduction stays whole."""
+    """The factors of an f32 product. A product that is constant along the reduction is one."""
     if not is_product(value) or _is_constant_along(op, value):
         return [value]
     return [factor for side in value.owner.operands for factor in _factors(op, side)]
@@ -105,7 +105,7 @@ def _is_constant_along(op: ir.Operation, value: ir.Value) -> bool:
     if not isinstance(value.type, ir.F32Type):
         return False
     if is_step(value) and _reads_bytes(op):
-        return False  # part of the elements of mxint8
+        return False  # the constant that belongs to the elements of mxint8
     if computes_from_index(value):
         return False
     reduced = {i for i, kind in enumerate(iterators(op)) if "reduction" in str(kind)}
@@ -120,7 +120,7 @@ def _reads_bytes(op: ir.Operation) -> bool:
 def _without(
     value: ir.Value, hoisted: Sequence[ir.Value], at: dict[ir.Value, ir.Value]
 ) -> ir.Value:
-    """Emit a product without the hoisted factors."""
+    """Emit the product `value` without the hoisted factors."""
     if not is_product(value):
         return clone_scalar(value, at)
     left, right = value.owner.operands
@@ -144,7 +144,8 @@ def _scaled(
     added: ir.Value | None,
     written: Sequence[int],
 ) -> ir.Value:
-    """`result` times the factors, plus `added`; `written`: the loop of each of its dimensions."""
+    """Build `result` times the factors, plus `added` if there is one. `written`: the loop of `op`
+    for each dimension of the result."""
     rank = len(written)
     loops = [ir.AffineConstantExpr.get(0)] * indexing_maps(op)[-1].n_dims
     for axis, loop in enumerate(written):

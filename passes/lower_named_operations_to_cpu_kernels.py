@@ -56,8 +56,11 @@ from mxc.passes.kernels.rotary_writes import rotary_lowering
 
 @dataclass(frozen=True)
 class LowerNamedOperationsToCpuKernels(Pass):
-    """Lower named operations to kernels of registers of `lanes` f32: 16 AVX-512, 8 AVX2, 4 NEON.
-    `tiles`: whether there are AMX tiles."""
+    """Lower named operations to kernels for CPUs.
+
+    `lanes`: f32 elements of a vector register, 16 for AVX-512, 8 for AVX2, 4 for NEON. `tiles`:
+    whether the CPU has AMX tiles.
+    """
 
     name = "mxc-lower-named-operations-to-cpu-kernels"
     lanes: int = 16

@@ -64,9 +64,9 @@ from mxc.targets.amd import known_gpu
 from mxc.targets.matrix_unit import MatrixUnit
 
 _FAR = Reason(f"rows lie further apart than buffers reach, which is less than {BEYOND} bytes")
-#: Iterations of a loop that is tiled because elements lie side by side along it.
+#: A loop along which elements lie side by side is preferred for tiles from this many iterations on.
 _FEW = 16
-#: Iterations that a dynamic loop is taken to have beside those of an image.
+#: Iterations that a dynamic loop of a convolution, of images, is taken to have.
 _BATCH = 7
 
 
@@ -90,7 +90,7 @@ class LowerPlainProducts(Pass):
 
 
 def _element(op: ir.Operation, unit: MatrixUnit) -> str | None:
-    """What both sides are in registers; None where there is no instruction for it."""
+    """The element type of both sides in registers; None where no matrix instruction takes it."""
     lhs, rhs = (str(element_of(value)) for value in list(op.operands)[:2])
     if lhs != rhs and not {lhs, rhs} <= FLOATS:
         return None
@@ -113,24 +113,27 @@ def _loops(op: ir.Operation) -> ProductLoops | None:
 
 @dataclass(frozen=True)
 class _Read:
-    """An operand of a product, and the terms at whose sum each of its dimensions is read."""
+    """An operand of a product. `dims`: the index of each dimension as a sum of loops."""
 
     value: ir.Value
     dims: tuple[Terms, ...]
 
     @property
     def last(self) -> int | None:
-        """The loop whose elements lie side by side, if there is one."""
+        """The loop along which elements lie side by side: the index of the last dimension; None if
+        that is not a single loop."""
         terms = self.dims[-1]
         return terms[0][0] if len(terms) == 1 and terms[0][1] == 1 else None
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """A product `op` with its loops in the `order` of a kernel, the first `outer` of them for sums.
+    """A product `op` as a kernel computes it.
 
-    `reads`: of both sides and the result. `ranges`: of the loops of `op`. `start`: the place of a
-    loop in `order`, and what the sums of each of its iterations start from.
+    `reads`: of both sides and the result. `order`: the loops of `op` in the order of the kernel;
+    the first `outer` of them are of the sum. `ranges`: iterations of the loops of `op`, None if
+    dynamic. `start`: the place of a loop in `order`, and a tensor with the number from which sums
+    start for each of its iterations; None for zero.
     """
 
     op: ir.Operation
@@ -147,7 +150,8 @@ class _Kernels:
         self._epilogues: dict[str, int] = {}
 
     def lower(self, op: ir.Operation, loops: ProductLoops, element: str) -> None:
-        """Replace a product."""
+        """Replace a product by a kernel, or record why its rows are too far apart. `element`: of
+        both sides in registers."""
         ranges = loop_ranges(op)
         kinds = (loops.sums, loops.batch, loops.rows, loops.columns)
         if loops.reads is None:
@@ -176,7 +180,7 @@ class _Kernels:
         self._replace(plan, element)
 
     def _replace(self, plan: _Plan, element: str) -> None:
-        """Replace a product by a kernel."""
+        """Replace the product of a plan, with its epilogue, by a dispatch."""
         op, order, ranges, reads = plan.op, plan.order, plan.ranges, plan.reads
         places = {loop: place for place, loop in enumerate(order)}
         after = _epilogue(op, reads[2], order[-3:-1])
@@ -206,8 +210,12 @@ class _Kernels:
 def _started(
     op: ir.Operation, result: Sequence[Terms], order: Sequence[Sequence[int]]
 ) -> tuple[int, ir.Value] | None:
-    """Let the sums of `op` start from zero. What a kernel starts them from instead: f32 numbers for
-    each iteration of a loop, and its place in `order`. What is anything else is added after."""
+    """Let the sums of `op` start from zero, and return what a kernel starts them from instead.
+
+    If the initial value is a broadcast of f32 numbers, one for each iteration of a loop in `order`,
+    these are returned, with the place of the loop. Other values but zero are added after `op`.
+    `result`: the index of each dimension of the result.
+    """
     value = op.operands[2]
     if is_zero(value):
         return None
@@ -224,7 +232,7 @@ def _started(
 
 
 def _record(kernel: PlainProduct, after: Epilogue, op: ir.Operation, made: ir.Operation) -> None:
-    """Let a call replace a product and what follows."""
+    """Replace a product and its epilogue by the dispatch `made`, and describe it for the report."""
     *groups, m, n, k = (size if isinstance(size, int) else None for size in kernel.sizes)
     sums, batch = groups[: kernel.outer], groups[kernel.outer :]
     depths, counts = ([n for n in each if n is not None] for each in ([*sums, k], batch))
@@ -247,8 +255,12 @@ def _best(
     ranges: Sequence[int | None],
     unknown: float,
 ) -> list[int]:
-    """The loops to tile: those along which elements lie side by side, if they are not few, or the
-    most iterations, where a dynamic number is taken for `unknown`."""
+    """The group of loops to tile.
+
+    It is the one with the most iterations among those along which elements of an operand lie side
+    by side, and which are dynamic or have at least _FEW iterations; else among all. A dynamic loop
+    is taken to have `unknown` iterations.
+    """
     lasts = {read.last for read in reads}
 
     def value(group: Sequence[int]) -> tuple[bool, float]:
@@ -260,7 +272,8 @@ def _best(
 
 
 def _is_near(read: _Read, tiled: Collection[int]) -> bool:
-    """Whether buffers reach what a wave reads along loops, as far as sizes are known."""
+    """Whether a buffer reaches all that a wave reads along the `tiled` loops, as far as sizes are
+    known."""
     stride = element_bits(element_of(read.value)) // 8
     for terms, size in zip(reversed(read.dims), reversed(shape_of(read.value)), strict=True):
         if any(loop in tiled and REACH * number * stride >= BEYOND for loop, number in terms):
@@ -272,8 +285,11 @@ def _is_near(read: _Read, tiled: Collection[int]) -> bool:
 
 
 def _side(read: _Read, tiled: Sequence[int]) -> _Read:
-    """An operand whose elements lie side by side along a loop of a tile, or as it is. Copied are
-    weights of known sizes."""
+    """Let the elements of an operand lie side by side along a `tiled` loop, where they do not.
+
+    An operand of static sizes, such as weights, is transposed by a copy, so that K is last. Others
+    are returned as they are.
+    """
     simple = all(len(terms) == 1 for terms in read.dims)
     loops = [terms[0][0] for terms in read.dims]
     k = tiled[-1]
@@ -291,7 +307,7 @@ def _side(read: _Read, tiled: Sequence[int]) -> _Read:
 
 
 def _layout(read: _Read, ranges: Sequence[int | None], places: dict[int, int]) -> OperandLayout:
-    """How an operand lies in memory, by the places of loops in the kernel."""
+    """The layout of an operand in memory. `places`: the place of each loop in the kernel."""
     dims, extents = [], []
     for terms, size in zip(read.dims, shape_of(read.value), strict=True):
         own = tuple((places[loop], number) for loop, number in terms if loop in places)
@@ -303,8 +319,10 @@ def _layout(read: _Read, ranges: Sequence[int | None], places: dict[int, int]) -
 
 
 def _epilogue(op: ir.Operation, result: _Read, tiled: Sequence[int]) -> Epilogue:
-    """What the kernel computes after a product of these rows and columns. Nothing for integers, and
-    where a lane has a single element of each row of the result."""
+    """The epilogue that a kernel computes after a product. `tiled`: the loops of rows and columns.
+
+    There is none for integers, and where a lane has a single element of each row of the result.
+    """
     is_float = isinstance(element_of(op.results[0]), ir.FloatType)
     return epilogue(op, 0) if is_float and result.last in tiled else NOTHING
 

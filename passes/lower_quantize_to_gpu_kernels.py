@@ -82,7 +82,7 @@ class LowerQuantizeToGpuKernels(Pass):
 
 def _rows(calls: Calls, found: RowQuantization, op: ir.Operation, unit: MatrixUnit) -> None:
     """Call a kernel for a quantization to nvfp4, or record why there is none."""
-    # The source of the floats may have other rows.
+    # Rows of the result are counted, because `found.x` may have other rows.
     *lead, blocks, block = shape_of(op.results[0])
     rows, depth = math.prod(lead) if min(lead, default=1) >= 0 else None, blocks * block
     kernel = QuantizeRows(rows, depth, str(element_of(found.x)), unit.lanes, unit.converts)
@@ -95,6 +95,8 @@ def _rows(calls: Calls, found: RowQuantization, op: ir.Operation, unit: MatrixUn
 
 @dataclass(frozen=True)
 class _Call:
+    """A kernel of a quantization to MX blocks, and the tensors that it reads."""
+
     kernel: GpuQuantize | GpuTransposeQuantize
     operands: tuple[ir.Value, ...]
 
@@ -104,7 +106,7 @@ def _call(found: Quantization, unit: MatrixUnit) -> _Call | Reason:
     if 0 in sizes:
         return Reason(f"{found.x.type} has no elements")
     conversion = BlockConversion.of(found, unit.converts)
-    # What other blocks and transposed matrices hold is read where conversions can decode it.
+    # Kernels with conversions also read blocks of other formats, and transposed matrices.
     matrix = match_transposed(found.x) if unit.converts else None
     if matrix is not None:
         source, operands = source_read(source_of(matrix), integers=False)

@@ -44,7 +44,7 @@ _BY_IREE = "IREE's code generator sorts, equal elements in any order"
 
 @dataclass(frozen=True)
 class LowerSorts(Pass):
-    """Sort in kernels, on a GPU with waves of so many lanes; 0 is for CPUs."""
+    """Sort in kernels. `wave`: lanes of a wave on a GPU; 0 for CPUs."""
 
     name = "mxc-lower-sorts"
     wave: int = 0
@@ -79,7 +79,7 @@ class LowerSorts(Pass):
 
 
 def _order(op: ir.Operation) -> SortOrder | Reason:
-    """The order of a sort, or why no kernel sorts so."""
+    """The order of a sort, or the reason why no kernel takes it."""
     for value in op.operands:
         kind = str(element_of(value))
         if kind not in _ELEMENTS:
@@ -100,7 +100,7 @@ def _is_constant(value: ir.Value) -> bool:
 
 
 def _as_bytes(value: ir.Value) -> ir.Value:
-    """Truth values as i8, other tensors as they are."""
+    """Extend a tensor of i1 to i8; other tensors are unchanged."""
     if element_of(value) != i1():
         return value
     axes = axes_of(value)
@@ -108,6 +108,6 @@ def _as_bytes(value: ir.Value) -> ir.Value:
 
 
 def _as_truth(value: ir.Value) -> ir.Value:
-    """i8 as truth values."""
+    """Truncate a tensor of i8 to i1."""
     axes = axes_of(value)
     return generic([(value, axes)], axes, i1(), lambda x: arith.trunci(i1(), x))

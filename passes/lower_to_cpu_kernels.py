@@ -91,15 +91,15 @@ from mxc.targets.target import Kind as InstructionKind
 #: Characters that cannot be part of a symbol.
 _NO_NAME = r"\W+"
 
-#: The kind of instruction for each kind of product of registers.
+#: Kind of product of registers -> kind of instruction that computes it, for the report.
 _KINDS: dict[Kind, InstructionKind] = {
     "floats": "multiply-add",
     "pairs": "dot product",
     "quads": "dot product",
 }
 
-#: Least rows of one expert each that are processed expert by expert; fewer rows mostly have
-#: different experts.
+#: Rows that choose an expert each are sorted by expert from this number of rows on. Fewer rows
+#: mostly have different experts.
 SORTED_ROWS = 8
 
 
@@ -107,7 +107,7 @@ SORTED_ROWS = 8
 class LowerToCpuKernels(Pass):
     """Lower contractions with parameters to kernels for `isa`, a name in passes/kernels/cpu/isa.
 
-    `file`: schedules of the user, which take precedence over the tables.
+    `file`: schedules of the user, which take precedence over those that the compiler chooses.
     """
 
     name = "mxc-lower-to-cpu-kernels"
@@ -123,8 +123,8 @@ class LowerToCpuKernels(Pass):
         given = GivenSchedules(self.file)
         kernels = _Kernels(module, isa, given)
         for op in Worklist(call.op for call in calls):
-            # Matched again: an earlier kernel may have replaced operations that the first match
-            # found.
+            # Matched again, because the kernel of an earlier contraction may have replaced
+            # operations that the first match refers to.
             again = match(op)
             assert not isinstance(again, Reason)
             kernels.lower(in_rows(again, shared))
@@ -136,7 +136,7 @@ class LowerToCpuKernels(Pass):
 
 
 def _calls(module: ir.Operation, isa: Isa) -> list[ContractionMatch]:
-    """The contractions that a kernel computes; the others get the reason."""
+    """The contractions that a kernel computes. The reason is recorded on the others."""
     found: list[ContractionMatch] = []
     for op in linalg_operations(module):
         call = match(op)
@@ -161,8 +161,11 @@ def _calls(module: ir.Operation, isa: Isa) -> list[ContractionMatch]:
 
 
 def _kind(isa: Isa, call: ContractionMatch) -> Kind | Reason:
-    """The kind of product of a call: integers where both sides are integers, pairs of bf16 where
-    bf16 holds both sides exactly, else f32."""
+    """The kind of product of a call, or the reason why the instruction set has none.
+
+    It is `quads` of bytes where both sides are integers, `pairs` of bf16 where bf16 holds both
+    sides exactly, else `floats` (f32), as far as the instruction set has them.
+    """
     source, elements = call.lhs.source, call.elements
     possible: list[Kind] = []
     whole = not source.to and not call.of.rhs.rounded
@@ -179,7 +182,10 @@ def _kind(isa: Isa, call: ContractionMatch) -> Kind | Reason:
 
 
 class _Kernels:
-    """The kernels of a module, each built once, and the calls of the kernels."""
+    """Builds the kernels of a module, each once, and replaces contractions by dispatches of them.
+
+    `relaid`: parameter -> the type, layout and matrices that its kernels read.
+    """
 
     def __init__(self, module: ir.Operation, isa: Isa, given: GivenSchedules) -> None:
         self._given = given
@@ -200,7 +206,8 @@ class _Kernels:
             self._lower_to_tiles(call, prepared, routed)
 
     def _lower_to_vectors(self, call: ContractionMatch, routed: bool, choice: str) -> None:
-        """Lower to vector registers: gemm.py. `choice`: why tiles of the CPU are not used."""
+        """Lower to vector registers (gemm.py). `routed`: whether rows are sorted by expert.
+        `choice`: why the tiles that the CPU has are not used, for the report."""
         kind = _kind(self._isa, call)
         assert not isinstance(kind, Reason)
         source = call.lhs.source
@@ -213,13 +220,12 @@ class _Kernels:
                 elements, kind, call.scales, call.of.rhs.rounded, rows=call.of.n, blocks=blocks
             )
         scaled = source.scale is not None and not source.to
-        # Elements that are rounded with their scales may be large before the scales of the
-        # activations make the product small. The latter are then multiplied into the activations,
-        # as f32.
+        # Weights that are rounded with their scales may be large until the scales of activations
+        # make the product small. So those scales are multiplied into the activations, as f32.
         folded = scaled and bool(call.of.rhs.rounded)
         prepared = Prepared(
             kind,
-            # The scale of a row includes the unit of integers.
+            # Activations in quads have scales in any case, which include the unit of the integers.
             scaled=(scaled and not folded) or quads,
             order=elements.order(kind),
             unit=source.unit if quads else 1.0,
@@ -253,7 +259,7 @@ class _Kernels:
         self._dispatch(call, gemm, scalars, operands, name, made, choice, schedule, str(cut))
 
     def _lower_to_tiles(self, call: ContractionMatch, prepared: Prepared, routed: bool) -> None:
-        """Lower to tile registers: tiles.py."""
+        """Lower to tile registers (tiles.py). `routed`: whether rows are sorted by expert."""
         steps = call.of.k // prepared.block
         rows, after = _rows(call, routed), epilogue(call.op, PANEL)
         made, out = _blocks_of(call, after)
@@ -287,9 +293,12 @@ class _Kernels:
         schedule: str = "",
         plan: str = "",
     ) -> None:
-        """Replace the contraction and its epilogue by a call of a kernel. `operands`: its first
-        operands, to which weights and operands of the epilogue are added. `made`: the call returns
-        these blocks."""
+        """Replace the contraction and its epilogue by a dispatch of `kernel`.
+
+        `operands`: the first operands of the dispatch; weights and the operands of the epilogue are
+        added. `made`: the quantization that the kernel computes too, if any. `choice`, `schedule`,
+        `plan`: for the report; see Contraction.
+        """
         after = kernel.epilogue
         with ir.InsertionPoint(after.last(call.op)), call.op.location:
             tensors = kernel.buffers[len(operands) :]
@@ -307,7 +316,7 @@ class _Kernels:
             take_over(found, of, call.op, after, made, kind=kind, choice=choice)
 
     def _prepare(self, call: ContractionMatch, kernel: Prepare, rows: GroupedRows) -> ir.Value:
-        """The activations in the order of the kernel."""
+        """Build the dispatch that brings activations to the order of the kernel. Return them."""
         tensors = call.lhs.tensors
         read = call.lhs.source
         own = not read.is_float and read.scales == "own" and not read.to
@@ -322,8 +331,8 @@ class _Kernels:
     def _once(
         self, name: str, kernel: KernelExport, tensors: Sequence[ir.Value], size: Size
     ) -> ir.Operation:
-        """The call of a kernel with at most one scalar, which is a size; an earlier call with the
-        same operands is reused, but for one in another branch."""
+        """Build the dispatch of a kernel with at most one scalar, `size`. An earlier dispatch on
+        the same operands is reused, unless it is in a block that is not visible here."""
         key = (name, tuple(tensors))
         if key not in self._made or self._made[key].block not in blocks_around():
             scalars = [value_of(size)] if kernel.scalars else []
@@ -331,7 +340,7 @@ class _Kernels:
         return self._made[key]
 
     def _route(self, call: ContractionMatch, rows: GroupedRows) -> ir.Value:
-        """The rows sorted by expert."""
+        """Build the dispatch that sorts rows by expert. Return its table."""
         kernel = Routes(call.of.batch, call.of.experts)
         return self._once(kernel.name, kernel, [call.ids], rows.groups).results[0]
 
@@ -353,14 +362,15 @@ def _rows(call: ContractionMatch, routed: bool) -> GroupedRows:
 def _blocks_of(
     call: ContractionMatch, after: Epilogue
 ) -> tuple[Quantization | None, Rounding | None]:
-    """The quantization and its rounding, for a result that is only quantized; else None twice."""
+    """The quantization that alone reads the result of a call and its epilogue, and its rounding;
+    (None, None) without one."""
     last = after.last(call.op)
     made = quantized_result(last.results[0]) if after.stores == "f32" else None
     return made, None if made is None else Rounding(made.format, made.recipe)
 
 
 def _scalars(call: ContractionMatch) -> list[ir.Value]:
-    """The dynamic numbers of groups and rows of a call, at the insertion point."""
+    """Build the dynamic numbers of groups and of rows of a call at the insertion point."""
     return scalars_of(call.op.results[0], call.of.batch, call.of.m)
 
 

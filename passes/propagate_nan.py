@@ -43,9 +43,9 @@ from mxc.passes.rewriting.worklist import Worklist, erase
 
 #: Operations that propagate NaN -> those that do not.
 _QUIET = {"arith.maximumf": arith.maxnumf, "arith.minimumf": arith.minnumf}
-#: linalg operations whose body is part of the text of the program.
+#: linalg operations whose body is written in the program, and can be changed.
 _WITH_BODY = ("linalg.generic", "linalg.reduce", "linalg.map")
-#: Element types with an integer type of the same width, whose order matches.
+#: Float types whose values can be compared as integers of the same width; see `_order`.
 _ORDERED = (ir.F16Type, ir.BF16Type, ir.F32Type, ir.F64Type)
 
 
@@ -107,7 +107,8 @@ def _is_reduction(op: ir.Operation, parent: ir.Operation) -> bool:
 
 
 def _reduce_integers(op: ir.Operation, parent: ir.Operation) -> None:
-    """Replace a reduction of floats by a reduction of integers that are ordered like the floats."""
+    """Replace a reduction of floats, which `op` in the body of `parent` computes, by a reduction of
+    integers that are ordered like the floats."""
     kind = op.results[0].type
     integer = ir.IntegerType.get_signless(kind.width)
     largest = op.name == "arith.maximumf"

@@ -86,16 +86,17 @@ class RaiseAttention(Pass):
 
 @dataclass(frozen=True)
 class _Raised:
-    """The result of a call, and what it computes otherwise than the program says."""
+    """The result of a call. `notes`: where it differs from what the program says."""
 
     result: ir.Value
     notes: tuple[str, ...]
 
 
 def _raised(product: SoftmaxProduct) -> _Raised | Reason:
-    """The result of the call that replaces a contraction."""
+    """Build the call that computes the attention that a contraction ends, or return the reason why
+    there is none."""
     reasons = []
-    # Where copies are more than those of heads, the operands of the contractions are taken.
+    # If operands cannot be taken from before their copies, those of the contractions are taken.
     for traced, grouped in ((True, False), (True, True), (False, False)):
         found = _called(product, traced=traced, grouped=grouped)
         if isinstance(found, _Raised):
@@ -113,9 +114,9 @@ def _called(product: SoftmaxProduct, *, traced: bool, grouped: bool) -> _Raised 
 
 
 def _call(form: AttentionForm) -> _Raised | Reason:
-    """The call of a form and its result, at the insertion point; else the reason."""
+    """Build the call of a form at the insertion point, or return the reason why there is none."""
     ranges, operands = form.ranges, []
-    # Heads that are outside of keys are sequences of one head.
+    # If heads lie outside of keys, [N, V, S, ..], each head becomes a sequence with one head.
     sequences, heads = ([N], [V]) if form.inner else ([N, V], [])
     for side, groups in (
         (form.queries, [sequences, [T], heads, [G], [D]]),

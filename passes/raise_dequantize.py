@@ -116,10 +116,11 @@ def _is_known(op: ir.Operation) -> bool:
 
 
 def _reads_decoded_floats(op: ir.Operation, codes: Codes) -> bool:
-    """Whether an operand holds floats that are computed from codes, which are decoded scales.
+    """Whether an operand holds floats that are computed from codes but are no decoded elements.
+    These are decoded scales.
 
-    An operation may read them as float scales; where they are scales of a format, their codes are
-    used.
+    An operation may read them as float scales. If they are scales of a format, their codes are used
+    instead.
     """
     for value in list(op.operands)[:-1]:
         if not isinstance(value.type, ir.RankedTensorType):
@@ -132,6 +133,7 @@ def _reads_decoded_floats(op: ir.Operation, codes: Codes) -> bool:
 
 
 def _only_moves(op: ir.Operation) -> bool:
+    """Whether an operation does no more than move elements."""
     rank = ir.RankedTensorType(op.results[0].type).rank
     return moved(op, [ir.AffineConstantExpr.get(0)] * rank, []) is not None
 
@@ -152,7 +154,7 @@ def _sums(op: ir.Operation) -> bool:
 
 
 def _mark(op: ir.Operation, reasons: dict[ir.Value, str]) -> None:
-    """Record on a sum why the decoding of its operand matches no format."""
+    """Record on a sum why the decoding of an operand matches no format. `reasons`: by tensor."""
     if not sums_floats(op):
         return
     for value in list(op.operands)[:-1]:

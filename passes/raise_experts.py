@@ -45,13 +45,13 @@ from mxc.passes.rewriting.rebuild import discardable, linalg_operations, replace
 from mxc.passes.rewriting.split_loops import is_divided_evenly, plan_split
 
 _FLOATS = ("f32", "bf16", "f16")
-#: Operands of a product: two sides and what the sum starts from.
+#: Operands of a product: two sides and the initial value of the sum.
 _OPERANDS = 3
 
 
 @dataclass(frozen=True)
 class RaiseExperts(Pass):
-    """Rewrite products with matrices that are looked up."""
+    """Rewrite products with matrices that are looked up in a table."""
 
     name = "mxc-raise-experts"
 
@@ -71,11 +71,12 @@ class RaiseExperts(Pass):
 
 @dataclass(frozen=True)
 class _ChosenProduct:
-    """A product `op`, its loops after splits with their `ranges`, and those that index its parts.
+    """A product `op` of matrices that `lookup` looks up, and of the other `side`.
 
-    `pairs`: loops of the numbers of `lookup`; `rows`, `columns` and `sums`: the others. `matrix`,
-    `x`, `result`: the loops of each dimension of a looked up matrix, of the other side, and of the
-    result.
+    `ranges`: iterations of the loops of the product after splits, None if dynamic. `pairs`: the
+    loops that index the numbers of the lookup. `rows`, `columns`, `sums`: the other loops.
+    `matrix`, `x`, `result`: the loops that index each dimension of a looked up matrix, of the other
+    side, and of the result.
     """
 
     op: ir.Operation
@@ -91,8 +92,8 @@ class _ChosenProduct:
     result: Sequence[Sequence[int]]
 
     def build(self, numbers: Numbers) -> ir.Value | None:
-        """The product with gathered matrices; None where an operand has an order that is not
-        followed. `numbers`: the lists that were built."""
+        """Build the product with gathered matrices; None where an operand has an order of
+        dimensions that is not followed. `numbers`: shares lists of numbers among lookups."""
         experts = len(self.ranges)
         weights = arranged(
             self.lookup.table,
@@ -117,14 +118,15 @@ class _ChosenProduct:
 
     @property
     def _all_ranges(self) -> list[int | None]:
-        """Those of the loops, and of one along the experts."""
+        """`ranges`, and behind them that of a loop over the experts of the table."""
         return [*self.ranges, shape_of(self.lookup.table)[0]]
 
     def _at(self, groups: Sequence[Sequence[int]]) -> list[ir.AffineExpr]:
         return [number_of(group, self._all_ranges) for group in groups]
 
     def _repeated(self) -> ir.Value | None:
-        """The other side as [pairs, rows, sums], with a row for each pair."""
+        """Build the other side as [pairs, rows, sums]: it is repeated along the loops of pairs that
+        it does not have. None where its order of dimensions is not followed."""
         read = {loop for group in self.x for loop in group}
         own = [loop for loop in self.pairs if loop in read]
         groups = [*([loop] for loop in own), self.rows, self.sums]
@@ -143,7 +145,8 @@ class _ChosenProduct:
         return reshape(x, *split([product(list(pairs.values())), *inner]))
 
     def _sizes_of_pairs(self) -> dict[int, Size]:
-        """The sizes of the loops of the numbers, by loop; one loop may be all numbers."""
+        """The sizes of the loops of pairs, by loop. One loop may run over all dimensions of the
+        numbers."""
         sizes = sizes_of(self.lookup.op.operands[0])
         sizes = [product(sizes)] if len(self.pairs) == 1 else sizes
         return dict(zip(self.pairs, sizes, strict=True))
@@ -174,7 +177,7 @@ def _chosen(op: ir.Operation) -> _ChosenProduct | None:
 
 
 def _number(at: Sequence[ir.AffineExpr], sizes: Sequence[int]) -> ir.AffineExpr:
-    """The place of an index among all of `sizes`, in their order."""
+    """The row-major linear index of the indices `at` in a shape `sizes`."""
     found, *inner = at
     for index, size in zip(inner, sizes[1:], strict=True):
         found = plus(times(found, size), index)
@@ -184,7 +187,8 @@ def _number(at: Sequence[ir.AffineExpr], sizes: Sequence[int]) -> ir.AffineExpr:
 def _loops(
     op: ir.Operation, lookup: Lookup, at: Sequence[ir.AffineExpr], other: int
 ) -> _ChosenProduct | None:
-    """The product with its loops in groups; `at`: how the looked up matrices are read."""
+    """The product `op` with its loops in groups, or None if they do not fit. `at`: the indices at
+    which it reads the result of the lookup. `other`: the number of the other side."""
     maps, lead = indexing_maps(op), len(shape_of(lookup.op.operands[0]))
     pair = _number(at[:lead], shape_of(lookup.op.operands[0]))
     if dim_of(pair) is not None:
@@ -200,7 +204,7 @@ def _loops(
     pairs = [loop for group in looked_up[:lead] for loop in group]
     if any(len(group) != 1 for group in looked_up[:lead]):
         return None
-    # Loops of one iteration index nothing.
+    # Loops with one iteration are ignored.
     moving = [loop for loop, size in enumerate(plan.sizes) if size != 1]
     inside, of_side, written = (
         [loop for group in groups for loop in group if loop in moving]

@@ -33,7 +33,7 @@ from mxc.passes.kernels.values import producer
 from mxc.passes.rewriting.rebuild import operations_named, replace
 from mxc.passes.rewriting.worklist import erase
 
-#: What cuts a part of a tensor, or reads one of a buffer.
+#: Operations that slice a tensor, or load a slice of a buffer.
 _SLICES = ("tensor.extract_slice", LOAD)
 
 
@@ -62,7 +62,7 @@ class ReadWholeTensors(Pass):
 
 
 def _cut(value: ir.Value) -> ir.Operation | None:
-    """What cuts a part of a tensor, of which `value` is the result; None for other values."""
+    """The operation that makes `value` as a slice of a tensor or buffer; None for other values."""
     op = producer(value)
     if op is None or op.name not in _SLICES:
         return None
@@ -82,7 +82,8 @@ def _kind(load: ir.Operation) -> ir.RankedTensorType:
 
 
 def _whole(op: ir.Operation) -> ir.Value:
-    """The tensor that a slice is cut from; where it is a part of a buffer, it is loaded whole."""
+    """The tensor that a slice is cut from. If `op` loads a slice of a buffer, a load of the whole
+    buffer is built."""
     if op.name != LOAD:
         return op.operands[0]
     (buffer,), sizes, *_ = segments(op)
@@ -103,7 +104,7 @@ def _whole(op: ir.Operation) -> ir.Value:
 
 
 def _in_source(op: ir.Operation, place: Sequence[ir.Value]) -> list[ir.Value]:
-    """The place of an element of a slice in the tensor that it is cut from."""
+    """Build the indices, in the tensor that `op` slices, of the element at `place` of the slice."""
     index = ir.IndexType.get()
     sizes, strides = (
         list(ir.DenseI64ArrayAttr(op.attributes[f"static_{name}"])) for name in ("sizes", "strides")

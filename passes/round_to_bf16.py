@@ -40,7 +40,7 @@ from mxc.passes.rewriting.worklist import Worklist, erase
 
 _GENERIC = "linalg.generic"
 _DIALECTS = ("arith.", "math.")
-#: Operations on bf16 whose result is a bf16 before any rounding, and conversions.
+#: Operations on bf16 whose exact result is a bf16 number, and conversions.
 _EXACT = frozenset((
     "arith.bitcast", "arith.constant", "arith.extf", "arith.maximumf", "arith.maxnumf",
     "arith.minimumf", "arith.minnumf", "arith.negf", "arith.scaling_extf", "arith.select",
@@ -93,7 +93,8 @@ def _compute_in_f32(op: ir.Operation) -> None:
 
 
 def _rounds(op: ir.Operation) -> bool:
-    """Whether `op` rounds an f32 to bf16, and something computes with the result."""
+    """Whether `op` rounds an f32 to bf16, and something computes with the result, in the same body
+    or in a linalg operation that reads it."""
     if op.name != "arith.truncf" or not _is_in_generic(op):
         return False
     if not isinstance(op.results[0].type, ir.BF16Type):

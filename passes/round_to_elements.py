@@ -64,8 +64,11 @@ _ELEMENTS = {
 
 @dataclass(frozen=True)
 class RoundToElements(Pass):
-    """Truncate floats to elements with the carry that the code generator for CPUs loses, or with
-    `gpu` to f4E2M1FN by comparisons. `scales`: an instruction of the GPU divides by scales."""
+    """Truncate floats to elements with the carry that IREE's code generator for CPUs loses.
+
+    `gpu`: truncate to f4E2M1FN by comparisons instead, for GPUs. `scales`: whether the GPU has an
+    instruction that divides by scales, so that these truncations stay.
+    """
 
     name = "mxc-round-to-elements"
     gpu: bool = False
@@ -106,13 +109,13 @@ def _quotient(value: ir.Value, scale: ir.Value | None = None) -> ir.Value:
 
 
 def _code(value: ir.Value) -> ir.Value:
-    """The bits of the f4E2M1FN next to a scalar, of two the even one, as an i4."""
+    """Build the bits of the f4E2M1FN nearest to a scalar, ties to even, as an i4."""
     i4 = ir.IntegerType.get_signless(4)
     value = value if value.type == ir.F32Type.get() else arith.extf(ir.F32Type.get(), value)
     size, codes = math.absf(value), E2M1.values[: 1 << 3]
     code = constant(0, i4)
     for number, (below, above) in enumerate(itertools.pairwise(codes)):
-        # A tie goes to the even code: up from an odd one.
+        # A tie goes to the even code: up if `number`, the lower code, is odd.
         tie = arith.CmpFPredicate.OGE if number % 2 else arith.CmpFPredicate.OGT
         passed = arith.cmpf(tie, size, constant(float(below + above) / 2, value.type))
         code = code + arith.extui(i4, passed)
@@ -122,9 +125,8 @@ def _code(value: ir.Value) -> ir.Value:
 
 
 def _carried(value: ir.Value, least: float, step: float) -> ir.Value:
-    """A scalar; the smallest normal number `least` in place of a smaller scalar that rounds to it.
-
-    `step`: the distance of the numbers below `least`."""
+    """Build `value`; where its magnitude is below the smallest normal number `least` but rounds to
+    it, `least` with the sign of `value`. `step`: the distance of subnormal numbers."""
     from_, to = (constant(number, value.type) for number in (least - step / 2, least))
     size = math.absf(value)
     reaches = arith.cmpf(arith.CmpFPredicate.OGE, size, from_)

@@ -87,7 +87,7 @@ def refuse_elements(op: ir.Operation, *, f8: bool = True) -> None:
     """Raise PassError where `op` reads elements that IREE cannot load or extend.
 
     6-bit elements are refused everywhere, 8-bit elements on some GPUs (`f8` false). FNUZ types are
-    not refused: mxc-expand-fnuz replaces their conversions by integers.
+    not refused: mxc-expand-fnuz replaces their conversions by integer arithmetic.
     """
     for value in op.operands:
         if not isinstance(value.type, ir.RankedTensorType):

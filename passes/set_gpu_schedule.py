@@ -42,7 +42,8 @@ from mxc.passes.rewriting.rebuild import linalg_operations
 from mxc.passes.rewriting.row_products import schedule_row_product
 from mxc.passes.set_cpu_schedule import ATTRIBUTE, refuse_elements
 
-#: Elements per scale of the instruction; IREE selects it for shorter blocks too, and fails.
+#: Elements per scale of the scaled matrix instruction. IREE selects the instruction for shorter
+#: blocks too, and fails.
 BLOCK = 32
 #: Why 8-bit elements are computed without a matrix instruction.
 WRONG_SCALES = Reason(
@@ -53,11 +54,12 @@ WRONG_SCALES = Reason(
 
 @dataclass(frozen=True)
 class SetGpuSchedule(Pass):
-    """Write tile sizes for GPUs on each contraction without a matrix instruction.
+    """Write tile sizes for GPUs on each scaled contraction without a matrix instruction, and on
+    products of few rows.
 
-    `rows`: rows that a lane accumulates. `subgroup`: lanes of a workgroup. `matrix_rows`: the
-    smallest M of the scaled matrix instruction that IREE selects, 0 where it selects none. `f8`:
-    IREE can extend 8-bit elements on the target.
+    `rows`: rows that a lane accumulates. `subgroup`: lanes of a wave, and of a workgroup.
+    `matrix_rows`: the smallest M for which IREE selects the scaled matrix instruction, 0 where it
+    never does. `f8`: whether IREE can extend 8-bit elements on the target.
     """
 
     name = "mxc-set-gpu-schedule"

@@ -72,7 +72,8 @@ def _zeros(op: ir.Operation) -> list[int]:
 
 
 def _tiles(op: ir.Operation, along_row: str, distribution: str = "") -> ir.Attribute:
-    """One row at a time; `along_row` names the tile of its elements."""
+    """The tile sizes for one row at a time. `along_row`: the name under which the tile size along a
+    row is given."""
     zeros = _zeros(op)
     one, tile = [1] * len(zeros), min(_LANES, loop_ranges(op)[-1] or _LANES)
     return ir.Attribute.parse(

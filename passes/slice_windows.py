@@ -56,7 +56,8 @@ class SliceWindows(Pass):
 
 
 def _read(expression: ir.AffineExpr, ranges: Sequence[int | None], size: int) -> int:
-    """The elements of a dimension of this size that are to be kept."""
+    """The number of elements of a dimension to keep; `size` where it is not sliced. `expression`:
+    the index at which it is read."""
     if size < 0 or dim_of(expression) is not None:
         return size
     steps = [ranges[loop] for loop in loops_of([expression])]
@@ -65,8 +66,8 @@ def _read(expression: ir.AffineExpr, ranges: Sequence[int | None], size: int) ->
 
 
 def _last(expression: ir.AffineExpr, ranges: Sequence[int | None]) -> int | None:
-    """The largest value of a sum of products of loops; None for others, and where a loop has an
-    unknown number of iterations."""
+    """The largest value of an expression of additions and multiplications of loops and constants;
+    None for other expressions, and where a loop is dynamic."""
     found = expression.maybe_downcast()
     if isinstance(found, ir.AffineDimExpr):
         count = ranges[found.position]
@@ -82,7 +83,8 @@ def _last(expression: ir.AffineExpr, ranges: Sequence[int | None]) -> int | None
 
 
 def _first(value: ir.Value, sizes: Sequence[int]) -> ir.Value:
-    """The first elements of a tensor, so many of each dimension; all of those of unknown size."""
+    """Slice a tensor to the first `sizes` elements along each dimension; dynamic dimensions
+    (negative sizes) are kept."""
     kind = ir.RankedTensorType(value.type)
     return tensor.ExtractSliceOp(
         ir.RankedTensorType.get(sizes, kind.element_type),

@@ -22,7 +22,7 @@ _NAMED = re.compile(r"([a-z][a-z0-9-]*)(?:\{(.*)\})?", re.DOTALL)
 _OURS = "mxc-"
 _OPEN, _CLOSE = "({[<", ")}]>"
 
-#: The passes given to `register`, by name.
+#: The passes that were given to `register`, by name.
 _registered: dict[str, type[Pass]] = {}
 
 AnyPass = TypeVar("AnyPass", bound=type[Pass])
@@ -79,6 +79,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _element(item: str, by_name: dict[str, type[Pass]]) -> Pass | str:
+    """The pass that one element of a spec names; the text itself for a pass of MLIR or IREE."""
     match = _NAMED.fullmatch(item)
     if match is not None and match.group(1) in by_name:
         return _build(by_name[match.group(1)], match.group(2) or "")
@@ -106,6 +107,7 @@ def _element(item: str, by_name: dict[str, type[Pass]]) -> Pass | str:
 
 
 def _is_native(name: str) -> bool:
+    """Whether MLIR or IREE has a pass of this name."""
     with new_context():
         try:
             check_native(name)
@@ -133,9 +135,11 @@ def _suggestion(name: str, names: dict[str, type[Pass]]) -> str:
 
 
 def _build(cls: type[Pass], text: str) -> Pass:
+    """Build a pass from the text of its options, `name=value ..`."""
     types = get_type_hints(cls)
     options = {f.name.replace("_", "-"): f.name for f in fields(cls)}
-    # A count is at least 1, or 0 where that is its default or its field says so.
+    # The least value of an integer option is in the metadata of its field; by default it is 1, or
+    # 0 where 0 is the default value of the option.
     least = {f.name: f.metadata.get(LEAST, 0 if f.default == 0 else 1) for f in fields(cls)}
     values: dict[str, bool | int | str] = {}
     for word in text.split():

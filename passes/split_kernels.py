@@ -61,8 +61,12 @@ class SplitKernels(Pass):
 
 @dataclass(frozen=True)
 class _Case:
-    """One case of a kernel: its symbol, its translation info, and its index in the switch (None:
-    the default). It applies to workloads below `bound`; larger ones use the case `next`."""
+    """One case of a kernel: its symbol, its translation info, and its `place` in the switch, None
+    for the default.
+
+    It runs where the first value of the workload is below `bound`; otherwise the case with the
+    symbol `next` is tried. The last case has no bound.
+    """
 
     symbol: str
     translation: ir.Attribute
@@ -97,7 +101,7 @@ def _cases(symbol: str, given: ir.DictAttr) -> list[_Case]:
 
 
 def _become(export: ir.Operation, function: ir.Operation, case: _Case) -> None:
-    """Turn a copy of the kernel into one case."""
+    """Turn a copy of the kernel, its export and its function, into one case."""
     function.attributes[TRANSLATION] = case.translation
     _choose(function, case.place)
     if case.bound is None:
@@ -113,7 +117,7 @@ def _become(export: ir.Operation, function: ir.Operation, case: _Case) -> None:
 
 
 def _choose(function: ir.Operation, place: int | None) -> None:
-    """Replace the switch by one of its parts; None selects the default."""
+    """Replace the switch in a function by its case `place`; None selects the default."""
     block = function.regions[0].blocks[0]
     (switch,) = (op.operation for op in block.operations if op.operation.name == _SWITCH)
     default, *regions = switch.regions

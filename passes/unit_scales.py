@@ -55,7 +55,7 @@ class UnitScales(Pass):
     name = "mxc-unit-scales"
 
     def run(self, module: ir.Operation) -> None:
-        """Rewrite every product with a side that is an element, only extended to f32."""
+        """Rewrite every product with a side that is an element extended to f32, without a scale."""
         for op in sums_of_elements(module):
             if op.name == "linalg.generic":
                 _rewrite(op)
@@ -98,7 +98,8 @@ def _bare(side: ir.Value) -> ir.Value | None:
 
 
 def _blocks(op: ir.Operation, arguments: Sequence[ir.Value]) -> list[ir.AffineExpr] | None:
-    """The index expressions of blocks: those of an existing scale, or blocks of 32 elements."""
+    """The indices along K of a scale: those of an existing scale, else for blocks of 32 elements.
+    None where K is dynamic or no multiple of 32."""
     kinds, ranges = iterators(op), loop_ranges(op)
     reduced = [i for i, kind in enumerate(kinds) if "reduction" in str(kind)]
     found: list[list[ir.AffineExpr]] = []
@@ -120,7 +121,8 @@ def _blocks(op: ir.Operation, arguments: Sequence[ir.Value]) -> list[ir.AffineEx
 
 
 def _ones(op: ir.Operation, element: ir.Value, blocks: Sequence[ir.AffineExpr]) -> OperandRead:
-    """Scales of one for the rows of an element, filled before `op`."""
+    """Build a fill with scales of one before `op`, by the rows of `element` and by `blocks`, and
+    return how to read it."""
     affine, ranges = read_map(op, element), loop_ranges(op)
     source = op.operands[element.arg_number]
     own = loops_of(blocks)
@@ -144,7 +146,7 @@ def _is_reduced(op: ir.Operation, expression: ir.AffineExpr) -> bool:
 
 
 def _extent(expression: ir.AffineExpr, ranges: Sequence[int | None]) -> int:
-    """Number of values of a loop or of a quotient of a loop."""
+    """Number of values of an index that is a loop or a quotient of a loop."""
     if isinstance(expression, ir.AffineFloorDivExpr):
         return _extent(expression.lhs.maybe_downcast(), ranges) // int(expression.rhs.value)
     loop = dim_of(expression)

@@ -49,7 +49,8 @@ _COPIES = ("flow.tensor.clone", "flow.tensor.slice", "flow.tensor.transfer")
 
 @dataclass(frozen=True)
 class WrittenWeight:
-    """A weight that `dispatch` writes to memory: a sentence about it, and its size in bytes."""
+    """A weight that `dispatch` writes to memory. `message`: a sentence about it. `bytes`: its size,
+    None if dynamic."""
 
     dispatch: Dispatch
     message: str
@@ -92,9 +93,9 @@ def findings(module: ir.Operation, *, min_bytes: int = 65536) -> list[WrittenWei
 class WeightValues:
     """Which values of a module at the flow phase hold only weights.
 
-    A value that is computed only from parameters and constants is a weight. Rows of a weight that
-    data select are too, as long as they are only copied or widened: the rows of an embedding cease
-    to be a weight at the first arithmetic on them.
+    A value that is computed only from parameters and constants is a weight. So are rows of a weight
+    that data select ("chosen"), as long as they are only copied or widened: rows of an embedding
+    are no weight any more after the first arithmetic on them.
     """
 
     def __init__(self, every: list[Dispatch]) -> None:
@@ -111,6 +112,7 @@ class WeightValues:
         return self._judge(value)[1]
 
     def _judge(self, value: ir.Value) -> tuple[bool, bool]:
+        """(`hold`, `chosen`) of a value."""
         value = source(value)
         op = owner(value)
         if op is None:
@@ -129,6 +131,7 @@ class WeightValues:
         return self._known[op]
 
     def _written_by(self, dispatch: Dispatch) -> tuple[bool, bool]:
+        """(`hold`, `chosen`) of the results of a dispatch."""
         data = [(i, each) for i, each in enumerate(dispatch.operands) if _is_data(each)]
         held = {i: self._judge(each)[1] for i, each in data if self.hold(each)}
         if not held or dispatch.body is None:
@@ -190,7 +193,8 @@ def _what(dispatch: Dispatch, result: ir.Value) -> str | None:
 
 
 def _only_moves(body: ir.Operation) -> bool:
-    """Whether the body only copies and widens, with no float arithmetic but the scale's product."""
+    """Whether a body only copies and widens: its only float arithmetic is the multiplication of
+    widened elements or scales."""
     for op in walk(body):
         if op.name.startswith("math.") or op.name in _ARITHMETIC:
             return False

@@ -35,7 +35,11 @@ _WORK = ("stream.cmd.dispatch", "stream.async.dispatch", *_COPIES)
 
 @dataclass(frozen=True)
 class VerifyTransients(Pass):
-    """Refuse (`strict`) or mark operations; the other fields are sizes in bytes."""
+    """Refuse (`strict`) or mark operations that prepare or copy a weight at run time.
+
+    `min_bytes`: copies of fewer bytes are accepted. `max_transient_bytes`: the largest transient
+    buffer that is accepted; 0 for any.
+    """
 
     name: ClassVar[str] = "mxc-verify-transients"
     strict: bool = True
@@ -74,7 +78,7 @@ def findings(
 
 
 def transients(function: ir.Operation, sizes: Sizes = STATED) -> tuple[int, int]:
-    """Transient buffers of a call: bytes of those of known size, and number of the others."""
+    """(total bytes of the transient buffers of known size, number of the others) of a function."""
     total, unknown = 0, 0
     for op in walk(function):
         if op.name == ALLOCATE and _lifetime(op.results[0]) == "transient":

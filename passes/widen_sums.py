@@ -46,12 +46,12 @@ _STEPS = {"arith.addf": arith.addf, "arith.mulf": arith.mulf}
 
 @dataclass(frozen=True)
 class WidenSums(Pass):
-    """Accumulate in f32."""
+    """Accumulate sums and products of bf16 and f16 in f32."""
 
     name = "mxc-widen-sums"
 
     def run(self, module: ir.Operation) -> None:
-        """Rewrite every sum and product of narrow floats."""
+        """Rewrite every reduction by sum or product in bf16 or f16."""
         for op in linalg_operations(module):
             tensors = all(isinstance(each.type, ir.RankedTensorType) for each in op.operands)
             if tensors and len(op.results) == 1 and sums_floats(op):
@@ -60,7 +60,8 @@ class WidenSums(Pass):
 
 
 def _widen(op: ir.Operation) -> None:
-    """Accumulate in f32 if `op` adds or multiplies one term in a narrow type."""
+    """Rewrite `op` to accumulate in f32, if its body adds one term to the accumulator, or
+    multiplies it by one, in bf16 or f16."""
     total, (*given, accumulator) = yielded(op), op.regions[0].blocks[0].arguments
     if str(total.type) not in _NARROW or isinstance(total, ir.BlockArgument):
         return
@@ -89,7 +90,7 @@ def _widen(op: ir.Operation) -> None:
 
 
 def _widened(start: ir.Value) -> ir.Value:
-    """What a sum starts from, in f32."""
+    """Build the initial value of a sum in f32."""
     wide = ir.F32Type.get()
     if is_zero(start):
         return fill(sizes_of(start), wide, 0.0)

@@ -1,4 +1,7 @@
-"""Build the kernels of a program, each once, at its first call, and the calls."""
+"""Build the kernels of a program and the dispatches that call them.
+
+A kernel is built once, when the first dispatch of it is built.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.rewriting import rebuild
 from mxc.targets.target import Kind
 
-#: What holds a whole function, whose values nothing outside sees.
+#: Operations at which the search for visible values ends: functions and modules.
 _OUTERMOST = ("func.func", "util.func", "builtin.module")
 
 
 def blocks_around() -> list[ir.Block]:
-    """The block of the insertion point, and the blocks that it is in: values that were made in one
-    of them are visible."""
+    """The block of the insertion point and the blocks around it, innermost first, out to the block
+    of the function. Values that were defined in one of them are visible at the insertion point."""
     found = [ir.InsertionPoint.current.block]
     while (inner := found[-1].owner.operation).name not in _OUTERMOST:
         found.append(inner.block)
@@ -39,25 +42,25 @@ def blocks_around() -> list[ir.Block]:
 
 
 class KernelExport(Protocol):
-    """A kernel that can be dispatched. Sizes known at the call are None until they are given."""
+    """A kernel that can be dispatched. Sizes that come with each call are None until `given`."""
 
     @property
     def scalars(self) -> int:
-        """Number of sizes that are known at the call."""
+        """Number of sizes that come with each call, as index operands of the dispatch."""
         ...
 
     def given(self, scalars: Sequence[ir.Value]) -> KernelExport:
-        """The kernel of one call, with its sizes given."""
+        """The kernel with the values `scalars` in place of the sizes that are None."""
         ...
 
     @property
     def buffers(self) -> list[Buffer]:
-        """The buffers that are read, then those that are written."""
+        """The buffers that are only read or updated in place, then those of new results."""
         ...
 
     @property
     def workgroups(self) -> list[Size]:
-        """Number of workgroups along columns, rows and groups."""
+        """Up to three numbers of workgroups: usually along columns, rows and groups."""
         ...
 
     def body(self, *buffers: ir.Value) -> None:
@@ -71,15 +74,15 @@ class Nested(Protocol):
 
     @property
     def nests(self) -> Sequence[Nest]:
-        """Its loop nest; several where the kernel chooses among them."""
+        """Its loop nest, or several where the kernel selects one of them at run time."""
         ...
 
 
 class Calls:
-    """The kernels of `module` that have been built."""
+    """The kernels that have been built at the start of `module`, each once."""
 
     def __init__(self, module: ir.Operation) -> None:
-        """Start without kernels."""
+        """Start without any kernel."""
         # Kernels are inserted before this operation; a program without operations has no calls.
         self._first = next(iter(module.regions[0].blocks[0].operations), None)
         self._built: set[str] = set()
@@ -94,11 +97,13 @@ class Calls:
         cases: Cases | None = None,
         updated: Sequence[int] = (),
     ) -> ir.Operation:
-        """Call @name on `tensors`, in any shape with the same number of elements, at the insertion
-        point.
+        """Build the dispatch of the kernel @name at the insertion point, and at its first call also
+        the kernel.
 
-        `threads`, `cases`: of a GPU kernel. `updated`: numbers of the tensors that the kernel
-        updates in place; these tensors are the last results.
+        `tensors`: the first buffers of the kernel, each in any shape with the same elements.
+        `scalars`: the sizes that come with this call. `threads`, `cases`: of a GPU kernel.
+        `updated`: positions in `tensors` of those that the kernel updates in place; the updated
+        tensors are the last results of the dispatch.
         """
         self.once(name, lambda: build(name, kernel, threads, cases))
         given = kernel.given(scalars)
@@ -128,7 +133,8 @@ class Calls:
 def build(
     name: str, kernel: KernelExport, threads: Threads | None = None, cases: Cases | None = None
 ) -> None:
-    """Build the executable @name. A kernel of the kernel language has its nest as an attribute."""
+    """Build the executable @name. If the kernel is written in the kernel language, the executable
+    gets its printed loop nest as an attribute."""
 
     def body(*given: ir.Value) -> None:
         count = len(given) - kernel.scalars
@@ -160,10 +166,13 @@ def take_over(
     choice: str = "",
     results: Sequence[ir.Value] | None = None,
 ) -> None:
-    """Let the call `made` replace the contraction `of` of `op`, its epilogue, and the quantization
-    `blocks` of the result, if any. The call gets the description of the contraction. Where a total
-    is kept, it is the first result of the call. `results`: those of the call that are read, by
-    default all."""
+    """Replace the contraction `op`, its epilogue `after`, and the quantization `blocks` of the
+    result, if any, by the results of the dispatch `made`.
+
+    `of`: the description of the contraction, which is completed and written on the dispatch.
+    `kind`, `choice`: see Contraction. `results`: the results of the dispatch to use, by default
+    all. If the epilogue keeps totals for other readers, they are the first of these.
+    """
     results = list(made.results) if results is None else results
     last = after.last(op)
     replace(
@@ -189,7 +198,8 @@ def take_over(
 def _replace_blocks(
     ops: Sequence[ir.Operation], results: Sequence[ir.Value], sizes: Sequence[ir.Value]
 ) -> None:
-    """The results of a call take the place of those of `ops`, of a quantization."""
+    """Replace the results of the operations of a quantization by the results of a dispatch, in
+    order; each gets the shape and element type that it replaces."""
     for op, result in zip(ops, results, strict=True):
         wanted = op.results[0]
         wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))
@@ -203,21 +213,23 @@ def quantize(
     tensors: Sequence[ir.Value],
     threads: Threads | None = None,
 ) -> None:
-    """Call the kernel @name of `tensors` for a quantization; its scalar, if it has one, is the
-    number of blocks, or of rows to nvfp4."""
+    """Replace the quantization `found` by a dispatch of the kernel @name on `tensors`.
+
+    A kernel with a scalar gets the number of blocks; if it quantizes rows to nvfp4, that of rows.
+    """
     format, counted, together, results = FORMATS["nvfp4"], found.x, 1, [found.codes, found.scales]
     if isinstance(found, Quantization):
         format, together = found.format, BLOCK
     else:
         counted = found.rows.results[0]
         results.append(found.rows)
-    # Where the first of the scales are computed: before all that reads a result.
+    # The insertion point is where the first scales are computed: before all readers of a result.
     with ir.InsertionPoint(results[-1]), found.codes.location:
         sizes = dynamic_sizes(counted)
         scalars = [_elements_of(counted, sizes, together)] if kernel.scalars else []
         made = calls.dispatch(name, kernel, tensors, scalars, threads)
         mark_quantizes(made, format.name)
-        # What is counted may be the same elements in another shape.
+        # `counted` may have the same elements in another shape: its dynamic sizes do not fit.
         _replace_blocks(results, list(made.results), dynamic_sizes(results[-1].results[0]))
 
 
@@ -227,7 +239,8 @@ def blocks_of(value: ir.Value, sizes: Sequence[ir.Value]) -> ir.Value:
 
 
 def _elements_of(value: ir.Value, sizes: Sequence[ir.Value], together: int = 1) -> ir.Value:
-    """Number of elements of a tensor / `together`, which divides the product of static sizes."""
+    """Number of elements of a tensor divided by `together`, which divides the product of its static
+    sizes. `sizes`: its dynamic sizes."""
     count: Size = math.prod(size for size in shape_of(value) if size >= 0) // together
     for size in sizes:
         count = product(count, size)

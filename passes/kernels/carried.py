@@ -1,7 +1,7 @@
-"""Flatten the values that a loop carries out of the nested structure in which a kernel holds them,
-and emit such a loop.
+"""Carry nested structures of values through an scf.for.
 
-A structure is a value, None, or a list, tuple, dict or dataclass of structures.
+A loop carries a flat list of values. A kernel holds them in a structure: a value, None, or a list,
+tuple, dict or dataclass of structures. These functions convert between both, and emit such a loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Structure = TypeVar("Structure")
 
 
 def values_of(structure: Any) -> list[ir.Value]:
-    """The values of a structure, in the order of its parts."""
+    """The values in a structure as a flat list, in the order of its parts."""
     if isinstance(structure, ir.Value):
         return [structure]
     return [value for part in _parts(structure) for value in values_of(part)]
@@ -36,9 +36,11 @@ def with_values(structure: Structure, values: Iterable[ir.Value]) -> Structure:
 def in_groups(
     held: Structure, count: int, size: int, group: Callable[[Structure, ir.Value, int], Structure]
 ) -> Structure:
-    """Emit `count` rounds in groups of `size`, each an iteration of a loop that carries `held`; the
-    rounds that are left follow. `group(held, groups before it, its rounds)` emits one and returns
-    what is held after it.
+    """Emit `count` rounds as a loop that carries `held` and is unrolled by `size`, followed by the
+    `count % size` rounds that are left. Return the structure that is held after all of them.
+
+    `group(held, number, rounds)` emits `rounds` consecutive rounds, the first of which is round
+    `number * size`, and returns the structure that is held after them.
     """
     groups, rest = divmod(count, size)
     if groups:

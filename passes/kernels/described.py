@@ -1,7 +1,7 @@
 """The contraction of an operation, matched once and stored as its attribute `mxc.contraction`.
 
-A contraction of scaled elements has to be in canonical form; one of plain numbers has to have its
-operands by rows of the sum.
+A contraction of scaled elements must be in canonical form. In a contraction of plain numbers, K
+must be the last dimension of both operands.
 
 mxc-check-contractions writes the attribute at the end of *normalize*. The choice of schedules, the
 lowering and the report use it. An operation without the attribute, such as in a pass that runs
@@ -28,16 +28,16 @@ from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.kernels.values import is_zero, producer
 
-#: Loops of batch and rows, at most.
+#: Most loops of a plain lhs besides K: a batch and its rows.
 _MOST_LOOPS = 2
-#: Rank of rows of blocks without a batch, and of plain rows with one; number of operands of a
-#: product.
+#: Rank of a scaled operand without a batch, [rows, ko, kb], and of a plain operand with one,
+#: [batch, rows, k]. Also the number of operands of a plain product: lhs, rhs and accumulator.
 _RANK = 3
 
 
 @dataclass(frozen=True)
 class Described:
-    """The contraction that an operation computes, and its operands."""
+    """The operation `op`, the contraction `of` that it computes, and its operands."""
 
     op: ir.Operation
     of: Contraction
@@ -48,8 +48,9 @@ class Described:
 
 
 def described(op: ir.Operation, *, plain: bool = True) -> Described | Reason:
-    """The contraction of `op` that kernels may compute, which is also written as its attribute;
-    else the reason.
+    """Return the contraction that `op` computes, or the reason why kernels do not take it.
+
+    It is read from the attribute of `op`. Without the attribute it is matched, then written there.
 
     `plain`: also accept products of plain numbers.
     """
@@ -70,6 +71,7 @@ def described(op: ir.Operation, *, plain: bool = True) -> Described | Reason:
 
 
 def _scaled(found: ScaledContraction) -> Contraction | Reason:
+    """Return the description of a contraction of scaled elements, or why kernels do not take it."""
     usual = found.is_canonical or found.loops.ki or any(found.rounded)
     if not usual or found.numbers != tuple(range(len(found.numbers))):
         return Reason("its operands, loops or body are not in canonical order")
@@ -91,12 +93,12 @@ def _scaled(found: ScaledContraction) -> Contraction | Reason:
 
 
 def _is_same(one: ir.Value | None, other: ir.Value | None) -> bool:
-    """Values do not compare with None."""
+    """Whether both are the same value, or both None: an ir.Value cannot be compared with None."""
     return one is other if one is None or other is None else bool(one == other)
 
 
 def _plain(op: ir.Operation) -> Contraction | Reason:
-    """Match a contraction of plain numbers."""
+    """Return the description of a contraction of plain numbers, or why kernels do not take it."""
     found = read(op)
     if found is None or found.block:
         return Reason(f"it is a {op.name} that is no product of two tensors, summed")
@@ -133,7 +135,10 @@ def _sized(
     *,
     shared: bool,
 ) -> Contraction | Reason:
-    """Contraction of these batch, m, n and k, negative if dynamic; `shared`: rhs has no batch."""
+    """Return the contraction with these batch, m, n and k, or why kernels do not take it.
+
+    `sizes`: negative where dynamic. `shared`: whether rhs has no batch, so that all groups use it.
+    """
     batch, m, n, k = sizes
     if min(n, k) <= 0 or 0 in (m, batch):
         text = "x".join("?" if size < 0 else str(size) for size in (m, n, k))
@@ -176,8 +181,13 @@ def _format(
 
 @dataclass(frozen=True)
 class Gathered:
-    """A tensor of all experts, or of one; `chain`: the operations from its reader back to it.
-    `parameter`: the global that it is loaded from, None where this was not determined."""
+    """The tensor that an operand of a contraction is read from.
+
+    `ids`: the expert ids by which it is gathered, None without a gather. `experts`: the number of
+    experts in the tensor, 0 without a gather. `chain`: the operations between the operand and the
+    tensor, the one next to the contraction first. `parameter`: the name of the global from which
+    the tensor is loaded; None if it is not loaded, or was found by `gathered`, which does not look.
+    """
 
     tensor: ir.Value
     ids: ir.Value | None = None
@@ -187,8 +197,11 @@ class Gathered:
 
 
 def gathered(value: ir.Value) -> Gathered:
-    """The tensor that `value` is gathered from by i32 ids of experts, also through a reshape of
-    blocks; else `value` itself."""
+    """Return the tensor that `value` is gathered from by a list of i32 expert ids; without such a
+    gather, `value` itself.
+
+    A reshape after the gather that keeps the first dimension is looked through in both cases.
+    """
     chain: tuple[ir.Operation, ...] = ()
     op = producer(value)
     if op is not None and op.name == "tensor.expand_shape":
@@ -204,8 +217,8 @@ def gathered(value: ir.Value) -> Gathered:
 
 
 def stored(value: ir.Value) -> Gathered | Reason:
-    """Follow reshapes, a gather and bitcasts back to the tensor or parameter that `value` is read
-    from, which may have another shape."""
+    """Follow reshapes, a gather by expert ids and bitcasts back to the tensor or parameter that
+    `value` is read from, which may have another shape; or return why kernels do not take it."""
     read = gathered(value)
     chain, value = read.chain, read.tensor
     op = producer(value)
@@ -228,8 +241,11 @@ def stored(value: ir.Value) -> Gathered | Reason:
 
 
 def _renames(op: ir.Operation, *, gathered: bool) -> bool:
-    """Whether the result of `op` is its operand, with other dimensions or elements of the same
-    bytes; `gathered`: and the first dimension, that of experts, stays."""
+    """Whether `op` is a bitcast or a static reshape, whose result has the bytes of its operand.
+
+    `gathered`: whether the result is gathered by expert ids, so that a reshape must keep the first
+    dimension.
+    """
     if op.name == "flow.tensor.bitcast":
         return True
     if op.name not in ("tensor.expand_shape", "tensor.collapse_shape"):

@@ -1,7 +1,7 @@
-"""Bodies of elementwise operations, and whether a stage of an epilogue can compute them on vectors.
+"""Check whether a stage of an epilogue can compute the body of an elementwise operation on vectors.
 
-A body computes on scalars: arithmetic, and elements of tables of rows, whose row is chosen by a
-number that is the same for a whole row of the result.
+A body computes on scalars. It may have arithmetic, and read elements of tables at [number, column]:
+`column` is that of the result, and `number` is the same for a whole row of the result.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from mxc.passes.kernels.values import is_argument, is_constant
 
 #: Dialects whose operations have the same meaning on vectors.
 _ELEMENTWISE = ("arith.", "math.")
-#: Operations on the bits of floats, and from integers.
+#: Operations that are taken only with floats that are f32. Kernels hold narrow floats as f32, which
+#: has other bits, and to which integers are rounded differently.
 _BITS = ("arith.bitcast", "arith.sitofp", "arith.uitofp")
-#: Element types of operands, and float types that a body may compute with.
+#: Element types of the operands of a stage; float types that its body may compute with.
 OPERANDS = ("f32", "bf16", "f16", "i32")
 FLOATS = ("f32", "bf16", "f16")
 
 
 def tables_of(op: ir.Operation, rank: int, rows: set[ir.Value]) -> tuple[ir.Value, ...] | Reason:
-    """The tensors whose rows a body extracts, or why the body cannot be computed on vectors.
+    """Return the tables that a body reads, or why the body cannot be computed on vectors.
 
-    `rows`: arguments of the body that depend on the row only. Indices of columns, and row numbers,
-    may only be used to extract from tables.
+    `rank`: of the result, whose last dimension is the columns. `rows`: arguments of the body that
+    depend on the row only. The body may use the index of a column only to read tables, and may not
+    use other indices.
     """
     body = op.regions[0].blocks[0]
     found: dict[ir.Value, None] = {}
@@ -53,7 +55,8 @@ def tables_of(op: ir.Operation, rank: int, rows: set[ir.Value]) -> tuple[ir.Valu
 
 
 def _is_row_of_table(extract: ir.Operation, rows: set[ir.Value]) -> bool:
-    """Whether an extract reads the column's element of a table row chosen by the row only."""
+    """Whether an extract reads a static table at [number, column], where the integer `number`
+    depends on the row only, as `rows` states, and `column` is an index of the result."""
     table, *at = extract.operands
     if len(at) != 2 or str(element_of(table)) not in OPERANDS or min(shape_of(table)) < 0:
         return False
@@ -66,7 +69,7 @@ def _is_row_of_table(extract: ir.Operation, rows: set[ir.Value]) -> bool:
 
 
 def _is_known(op: ir.Operation) -> bool:
-    """Whether a scalar operation can run on vectors, with floats as f32 and plain integers."""
+    """Whether a scalar operation can run on vectors of f32 (for all floats) and of integers."""
     if not op.name.startswith(_ELEMENTWISE) or len(op.results) != 1 or len(op.regions):
         return False
     kinds = [value.type for value in (*op.operands, *op.results)]

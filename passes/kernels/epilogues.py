@@ -1,16 +1,17 @@
-"""Epilogues: elementwise operations after a contraction, computed before its totals are stored.
+"""Epilogues: elementwise operations after a contraction that its kernel computes before it stores.
 
     %y = contraction            f32 [P, 1, N]
     %b = linalg.generic(%y, %ids) { y + extract %bias[id, n] }
     %g = linalg.generic(%b[.., : N / 2], %b[.., N / 2 :]) { swiglu }
 
-becomes one kernel with the operands ids and bias, whose result is %g. A stage is one such generic.
-Besides the totals it may read tensors of the result's shape (a residual), of its columns (a bias),
-of its rows (router weights) or of groups of rows, a single number (a scale), and rows of a table
-selected by a number per row or group (a bias per expert). A gated stage reads two columns that are
-half the width apart. The result may be reshaped between stages; a stage that reads more than the
-result and numbers needs its columns. The last stage may yield bf16 or f16, which is then stored.
-Where the next operation is elementwise but cannot be a stage, the epilogue has the reason.
+becomes one kernel with the operands ids and bias, whose result is %g. A *stage* is one generic of
+these. *Totals* are the sums of the contraction, or the results of the stage before. A stage may
+also read tensors of the result's shape (a residual), of its columns (a bias), of its rows (router
+weights) or of groups of rows, a single number (a scale), and rows of a table selected by a number
+per row or group (a bias per expert). A *gated* stage reads two columns that are half the width
+apart. The result may be reshaped between stages. If a reshape changes its last dimension, the next
+stage may read only totals and single numbers. The last stage may yield bf16 or f16, which is then
+stored. If the next operation is elementwise but cannot be a stage, the epilogue has the reason.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ from mxc.passes.kernels.extents import Buffer, Size, quotient
 from mxc.passes.kernels.values import RESHAPES, is_before, readers
 from mxc.passes.rewriting.rebuild import body_text
 
-#: How an operand varies: with rows and columns, with one of them, with groups of rows, or as a
-#: table of rows.
+#: How an input of a stage varies over the result. `total`: it is the total; `second`: it is the
+#: total of a gated stage that is half the width to the right. A tensor has an element for each row
+#: and column (`cell`), for each `column`, `row` or `group` of rows, or one for all (`scalar`). From
+#: the rows of a `table`, the body of a stage extracts elements.
 Reach = Literal["total", "second", "cell", "column", "row", "group", "scalar", "table"]
 
-#: Operands that have the same element for all columns of a row.
+#: Inputs that are the same for all columns of a row.
 _OF_ROWS = ("row", "group")
 
 
@@ -49,10 +52,11 @@ class Input:
 
 @dataclass(frozen=True)
 class MapStage:
-    """One elementwise generic over the totals; `gated`: over two columns half the width apart.
+    """One elementwise linalg.generic, `op`, over the totals.
 
-    `inputs`: one for each argument of its body except the last. `tables`: the tensors whose rows it
-    extracts. `together`: rows per group; None where they come with each call.
+    `inputs`: one for each argument of its body except the last. `tables`: the tables that its body
+    extracts from. `gated`: whether it reads two totals, half the width apart. `together`: rows per
+    group, 1 if no input varies with groups, None where the number comes with each call.
     """
 
     op: ir.Operation
@@ -64,7 +68,8 @@ class MapStage:
 
 @dataclass(frozen=True)
 class End:
-    """No elementwise operation follows, or the result has other readers."""
+    """The epilogue ends without a reason to report: no elementwise operation follows, or the totals
+    have several readers."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,8 @@ class Epilogue:
     """The stages after a contraction, in order. At most one is gated.
 
     `unfused`: the reason why the elementwise operation that follows is not a stage; None where none
-    follows. `kept`: after this many stages, none of them gated, the totals are also a result.
+    follows. `kept`: the number of stages, none of them gated, after which the kernel stores the
+    totals as a result of their own; None if it does not.
     """
 
     stages: tuple[MapStage, ...]
@@ -85,11 +91,12 @@ class Epilogue:
         return any(stage.gated for stage in self.stages)
 
     def last(self, op: ir.Operation) -> ir.Operation:
-        """Last operation that the kernel computes: of the last stage, or the contraction `op`."""
+        """The last operation that the kernel computes: the last stage, or else the contraction
+        `op`."""
         return self.stages[-1].op if self.stages else op
 
     def keeper(self, op: ir.Operation) -> ir.Operation | None:
-        """The operation whose result is kept besides that of the last one, or None."""
+        """The operation whose result is stored besides that of the last one, or None."""
         if self.kept is None:
             return None
         return self.stages[self.kept - 1].op if self.kept else op
@@ -142,8 +149,8 @@ class Epilogue:
         return tuple(found)
 
     def buffers(self, rows: Size, groups: Size, columns: Size = None) -> list[Buffer]:
-        """The operands as buffers of a kernel whose result has `rows` rows, in `groups` groups.
-        `columns`: of the result, where they come with the call."""
+        """`operands` as buffers of a kernel whose result has `rows` rows, in `groups` groups.
+        `columns`: the columns of the result, which replace dynamic sizes of the operands."""
         return [
             Buffer(self._flat(reach, value, rows, groups, columns), element_of(value))
             for reach, value in self.operands
@@ -168,10 +175,11 @@ NOTHING = Epilogue(())
 
 
 def epilogue(op: ir.Operation, panel: int, *, keeps: bool = False) -> Epilogue:
-    """The stages that can be computed together with the contraction `op`; maybe none.
+    """The stages that a kernel can compute together with the contraction `op`; maybe none.
 
-    `panel`: halves of a gated stage must be whole panels of this many columns. `keeps`: the kernel
-    can store totals with other readers once, besides the result of a stage on them.
+    `panel`: the halves of a gated stage must be whole panels of this many columns. `keeps`: whether
+    the kernel can store totals that have other readers, besides the result of a stage on them. It
+    can do so once.
     """
     stages: list[MapStage] = []
     last, width, gated = op, shape_of(op.results[0])[-1], False
@@ -197,14 +205,16 @@ def epilogue(op: ir.Operation, panel: int, *, keeps: bool = False) -> Epilogue:
 
 
 def _has_groups(op: ir.Operation, stage: ir.Operation) -> bool:
-    """Whether the groups of rows of a stage are those of the contraction, each with its weights."""
+    """Whether the groups of rows of `stage` are the groups of the contraction `op`, each of which
+    has weights of its own."""
     of = read_contraction(op)
     same = shape_of(stage.results[0])[:-1] == shape_of(op.results[0])[:-1]
     return of is not None and of.experts > 0 and same
 
 
 def _beside(value: ir.Value, width: int) -> tuple[MapStage | None, list[ir.Operation]]:
-    """The stage that reads `value` before all other readers, and those readers."""
+    """The stage that reads `value`, which has several readers, before all others; and the others.
+    None and no readers where the first reader is no stage."""
     users = readers(value)
     for user in users:
         others = [other for other in users if other != user]
@@ -215,13 +225,14 @@ def _beside(value: ir.Value, width: int) -> tuple[MapStage | None, list[ir.Opera
 
 
 def _next(value: ir.Value, width: int, panel: int) -> MapStage | End | Reason:
-    """The stage that is the only reader of `value`, of `width` columns; `panel`: 0 allows no gate.
+    """The stage that is the only reader of `value`, which has `width` columns.
 
-    A reason is returned for an elementwise operation that cannot be a stage.
+    `panel`: columns of a panel; 0 allows no gated stage. Returns a reason for an elementwise
+    operation that cannot be a stage.
     """
     users = readers(value)
     if len(users) == 1 and users[0].name in RESHAPES:
-        # Of dynamic sizes it is not known whether columns stay columns.
+        # A dynamic width becomes 0, which no tensor fits: columns may not stay columns.
         return _next(users[0].results[0], max(width, 0), 0)
     if len(users) == 1:
         return _stage(users[0], width, value)
@@ -231,6 +242,7 @@ def _next(value: ir.Value, width: int, panel: int) -> MapStage | End | Reason:
 
 
 def _gated(value: ir.Value, slices: Sequence[ir.Operation], panel: int) -> MapStage | End | Reason:
+    """The gated stage whose two totals are the two `slices` of `value`; see `_next`."""
     width = shape_of(value)[-1]
     halves: dict[int, ir.Value] = {}
     for part in slices:
@@ -260,11 +272,11 @@ def _gated(value: ir.Value, slices: Sequence[ir.Operation], panel: int) -> MapSt
 def _stage(
     op: ir.Operation, width: int, first: ir.Value, second: ir.Value | None = None
 ) -> MapStage | End | Reason:
-    """The generic `op` as a stage over `first` (and `second`), or the reason why it cannot be one.
+    """The operation `op` as a stage over `first` (and `second`), or why it cannot be one.
 
-    `End` where it does not compute each element from the same element. `width`: columns of the
-    result. In a tensor with another last dimension, each element must depend only on the same
-    element.
+    Returns `End` where it does not compute each element from the totals at the same index. `width`:
+    columns of the result. If the last dimension of `first` has another size, the stage may read
+    only totals and single numbers.
     """
     if op.name != "linalg.generic" or len(op.results) != 1 or not is_elementwise(op):
         return End()
@@ -298,7 +310,8 @@ def _stage(
 def _input(
     value: ir.Value, read: ir.AffineMap, shape: list[int], width: int, totals: Sequence[ir.Value]
 ) -> Input | Reason:
-    """Input that a stage over tensors of `shape` reads with the map `read`, or why it cannot."""
+    """The input `value` of a stage over tensors of `shape`, which it reads through the map `read`,
+    or why kernels cannot read it so. `width`: columns of the result. `totals`: see `Reach`."""
     if value in totals:
         return Input("total" if value == totals[0] else "second", None)
     if not isinstance(value.type, ir.RankedTensorType):
@@ -316,14 +329,15 @@ def _input(
 
 
 def _together(inputs: Sequence[Input], shape: list[int]) -> int | None:
-    """Rows per group, where an operand varies with groups; else 1."""
+    """Rows per group, None if dynamic; 1 if no input varies with groups."""
     if all(given.reach != "group" for given in inputs):
         return 1
     return shape[-2] if shape[-2] > 0 else None
 
 
 def _reach(value: ir.Value, read: ir.AffineMap, shape: list[int]) -> Reach | None:
-    """How an operand varies that is read with the map `read` for each element of the result."""
+    """The reach of an operand that is read through the map `read` for each element of a result of
+    `shape`; None for another access."""
     rank, zero = len(shape), ir.AffineConstantExpr.get(0)
     # A unit dimension that is read at 0 does not count.
     places = [

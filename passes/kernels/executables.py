@@ -1,4 +1,4 @@
-"""Build an executable around a kernel body, and the dispatch that calls it.
+"""Build the executable of a kernel body, and the dispatch that calls it.
 
     stream.executable private @NAME {
       stream.executable.export public @NAME workgroups() -> (index, index, index) { .. }
@@ -6,7 +6,8 @@
     }
     %result = flow.dispatch @NAME::@NAME(%operands..)
 
-IREE's code generator does not transform such a body (`no_pipeline`): vectors, loops, intrinsics.
+A body consists of vectors, loops and intrinsics. `no_pipeline`: IREE's code generator leaves it as
+it is.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from mxc.kernels.lowering.nest import workgroup as workgroup
 from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.vectors import below, index
 
-#: Attribute of a function: how IREE compiles it.
+#: Attribute of a function: its translation info, which tells IREE how to compile it.
 TRANSLATION = "translation_info"
 _NO_PIPELINE = "#iree_codegen.no_pipeline"
 
-#: Builds a body from the memrefs of the operands and the result, in this order.
+#: Builds a body at the insertion point. Arguments: the memrefs of the operands and of the results,
+#: then the scalars of the call.
 Body = Callable[..., None]
 #: Computes sizes from the scalars of a call, at the insertion point.
 Sizes = Callable[[Sequence[ir.Value]], Sequence[Size]]
@@ -37,7 +39,10 @@ Sizes = Callable[[Sequence[ir.Value]], Sequence[Size]]
 
 @dataclass(frozen=True)
 class Threads:
-    """Work-items of a workgroup, in waves of `subgroup`; `attributes` of the function for LLVM."""
+    """The workgroup of a GPU kernel: `count` work-items, in waves of `subgroup` lanes.
+
+    `attributes`: LLVM attributes of the function, by name.
+    """
 
     count: int
     subgroup: int
@@ -45,7 +50,7 @@ class Threads:
 
     @property
     def text(self) -> str:
-        """The part of a translation info that states them."""
+        """The end of the text of a translation info, with these numbers and attributes."""
         size = f" workgroup_size = [{self.count}, 1, 1] subgroup_size = {self.subgroup}"
         listed = ", ".join(f'"{name}" = "{value}"' for name, value in self.attributes.items())
         return f"{size}, {{llvm_func_attrs = {{{listed}}}}}" if listed else size
@@ -53,9 +58,10 @@ class Threads:
 
 @dataclass(frozen=True)
 class Cases:
-    """The cases of a body that is a switch on its last scalar, the first of the workload.
+    """The cases of a kernel body that is a switch on the last scalar of the call.
 
-    Case n, with `threads[n]`, is for numbers below `bounds[n]`, the last case for all others.
+    That scalar is the first value of the workload. Case n runs where it is below `bounds[n]`, the
+    last case for all other numbers; bounds are ascending. `threads`: of each case.
     """
 
     bounds: Sequence[int]
@@ -73,16 +79,16 @@ class Cases:
         )
 
 
-#: A kernel as host programs see it.
+#: The operation that is the entry point of a kernel for host programs.
 EXPORT = "hal.executable.export"
-#: Attribute of a function: its cases, for mxc-split-kernels.
+#: Attribute of a function that is a switch: its `Cases`, for mxc-split-kernels.
 CASES = "mxc.cases"
-#: The operation whose result is the number of the case.
+#: The operation whose result is the number of the case; IREE does not fold a switch behind it.
 BARRIER = "util.optimization_barrier"
 
 
 def set_cases(made: ir.Operation, cases: Cases) -> None:
-    """Write the cases of the one function of an executable as its attribute."""
+    """Write `cases` as an attribute of the one function in the executable `made`."""
     _, module, _ = made.regions[0].blocks[0].operations
     (function,) = module.operation.regions[0].blocks[0].operations
     function.operation.attributes[CASES] = cases.attribute
@@ -91,10 +97,10 @@ def set_cases(made: ir.Operation, cases: Cases) -> None:
 def switch_below(
     number: ir.Value, bounds: Sequence[int], parts: Sequence[Callable[[], None]]
 ) -> None:
-    """Emit a switch: part n runs for numbers below bound n, the last part for all others.
+    """Emit a switch: part n runs where `number` is below `bounds[n]`, the last part for all others.
 
-    IREE does not fold it where the number is the same in every call: mxc-split-kernels has to know
-    the parts.
+    An optimization barrier keeps IREE from folding it where the number is the same in every call,
+    because mxc-split-kernels needs all parts.
     """
     case = index(len(bounds))
     for place, bound in reversed(list(enumerate(bounds))):
@@ -115,8 +121,11 @@ def switch_below(
 
 
 def cases_of(module: ir.Operation) -> dict[str, tuple[str, int]]:
-    """The symbols that mxc-split-kernels makes of the kernels of a program: for each new symbol,
-    the kernel that is called, and the least number of rows for which the new symbol runs."""
+    """The symbols that mxc-split-kernels will make of the kernels of a program: new symbol -> (the
+    symbol of the kernel, the least number of rows for which the new symbol runs).
+
+    The first case of a kernel keeps its symbol, and is not in the result.
+    """
     found = {}
     for made in module.regions[0].blocks[0].operations:
         inside = made.operation.regions[0].blocks[0].operations if made.name == KERNEL else ()
@@ -139,12 +148,12 @@ def executable(
     threads: Threads | None = None,
     sizes: Sizes = lambda scalars: (),
 ) -> ir.Operation:
-    """Build @name at the insertion point. `buffers`: the memref type of each binding.
+    """Build the executable @name at the insertion point.
 
-    `scalars`: index operands after the tensors, which the body gets after the memrefs; they are the
-    workload too, the last one first. `workgroups`: up to three counts. `threads`: of a workgroup,
-    on a GPU, where the memrefs of the body are in global memory. `sizes`: of the dynamic dimensions
-    of the buffers, in their order.
+    `buffers`: the memref type of each binding. `scalars`: the number of index operands that follow
+    the tensors, and that the body gets after the memrefs; they are also the workload, the last one
+    first. `workgroups`: computes up to three numbers of workgroups. `threads`: for a GPU, where the
+    memrefs of the body are in global memory. `sizes`: computes the dynamic sizes of the buffers.
     """
     executable = ir.Operation.create(
         KERNEL,
@@ -216,13 +225,13 @@ def _function(
 
 
 def taken(sizes: Iterator[ir.Value], shaped: ir.Type) -> list[ir.Value]:
-    """Take the next sizes, one for each dynamic dimension of a memref or tensor."""
+    """Take the next values from `sizes`, one for each dynamic dimension of a memref or tensor."""
     kind = ir.ShapedType(shaped)
     return [next(sizes) for axis in range(kind.rank) if kind.is_dynamic_dim(axis)]
 
 
 def translation(threads: Threads | None) -> ir.Attribute:
-    """The translation info with which IREE leaves a body unchanged."""
+    """The translation info with which IREE leaves a body unchanged. `threads`: None on a CPU."""
     given = "" if threads is None else threads.text
     return ir.Attribute.parse(f"#iree_codegen.translation_info<pipeline = {_NO_PIPELINE}{given}>")
 
@@ -240,12 +249,12 @@ def dispatch(
     sizes: Sequence[ir.Value] = (),
     tied: Sequence[int] = (),
 ) -> ir.Operation:
-    """Call @name::@name, whose workload are the scalars, the last one first.
+    """Build a dispatch of @name::@name, whose workload is the scalars, the last one first.
 
-    IREE drops a value that comes again, so that only the first of a workload keeps its place.
+    IREE drops repeated values from a workload, so only its first value is sure to keep its place.
 
-    `sizes`: dynamic sizes of operands and results, in order. `tied`: for the first results, the
-    operand that each updates in place, or -1 for new memory.
+    `sizes`: dynamic sizes of `tensors`, then those of `results`, in order. `tied`: for the first
+    results, the number of the tensor that each updates in place, or -1 for new memory.
     """
     entry = ir.SymbolRefAttr.get([name, name])
     operand_of = [*tied, *[-1] * (len(results) - len(tied))]
@@ -267,8 +276,9 @@ def dispatch(
 
 
 def inside(ops: list[ir.Operation], *names: str) -> list[ir.Operation]:
-    """Return the operations of the last name in those of the name before it, and so on: the bodies
-    of kernels are long."""
+    """Descend from `ops` by one level of nesting for each name, and return the operations that are
+    reached. A level keeps the operations with its name that are directly in the first block of
+    those before. Bodies of kernels are long, and are not walked."""
     for name in names:
         ops = [
             inner.operation

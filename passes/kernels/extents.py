@@ -1,4 +1,4 @@
-"""Sizes of a product: numbers, or index values that are known at the call."""
+"""Sizes in kernels: numbers, or index values that come with each call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iree.compiler.dialects import arith
 
 from mxc.passes.kernels.vectors import index
 
-#: A number, an index value that is known at the call, or None where there is no call yet.
+#: A number, an index value that comes with the call, or None for a value that has yet to come.
 Size: TypeAlias = int | ir.Value | None
 
 
@@ -22,7 +22,7 @@ def value_of(size: Size) -> ir.Value:
 
 
 def named(size: Size) -> str:
-    """The size as part of a symbol: D if it is known at the call only."""
+    """The size as part of a symbol: its number, or D if it comes with each call."""
     return str(size) if isinstance(size, int) else "D"
 
 
@@ -32,7 +32,7 @@ def plus(first: Size, second: Size) -> Size:
 
 
 def least(size: Size, most: int) -> Size:
-    """The minimum of a size and a number."""
+    """The minimum of a size and the number `most`, compared without sign."""
     if isinstance(size, int):
         return min(size, most)
     return size if size is None else arith.minui(size, index(most))
@@ -55,15 +55,15 @@ def quotient_up(size: Size, by: int) -> Size:
 
 @dataclass(frozen=True)
 class Sized:
-    """Base of dataclasses with sizes known at the call: fields of the type `Size` that are None."""
+    """Base of kernels with sizes that come with each call: fields of type `Size` that are None."""
 
     @property
     def scalars(self) -> int:
-        """Number of index values that a call supplies."""
+        """Number of index values that each call supplies."""
         return len(self._unknown)
 
     def given(self, scalars: Sequence[ir.Value]) -> Self:
-        """A copy with these values."""
+        """A copy with the values `scalars` in the fields that are None, in order."""
         return replace(self, **dict(zip(self._unknown, scalars, strict=True)))
 
     @property

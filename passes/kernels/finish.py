@@ -1,4 +1,7 @@
-"""Compute the stages of an epilogue on registers: scalar bodies are rebuilt on vectors."""
+"""Compute the stages of an epilogue on the accumulators of a kernel.
+
+The scalar body of each stage is rebuilt on vectors, whose lanes are adjacent columns of one row.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,15 @@ from mxc.passes.kernels.exponential import exponential
 from mxc.passes.kernels.narrow_floats import extreme, rounded, widened
 from mxc.passes.kernels.vectors import f32, index, of, splat
 
-#: Largest argument of exp that is computed directly.
+#: Largest argument for which `exponential` is called directly; see `_exponential`.
 _HIGH = 87.0
 _EXTREMES = ("arith.maximumf", "arith.minimumf")
 
 
 @dataclass(frozen=True)
 class ResultColumns:
-    """Some columns of one row; `mask`: the lanes that are columns of the result."""
+    """Adjacent columns of one row of the result, the first of which is `column`. `mask`: the lanes
+    that are columns of the result, None if all are."""
 
     row: ir.Value
     column: ir.Value
@@ -30,11 +34,11 @@ class ResultColumns:
 
 @dataclass(frozen=True)
 class Finish:
-    """An epilogue with the memrefs of its operands.
+    """An epilogue with the memrefs of its operands, computed on vectors of `lanes` columns.
 
-    `operations`: names of operations that replace those of the program, and take no attributes.
-    `group`: the number of the group of all rows, where groups have a number of rows that comes with
-    each call.
+    `operations`: names of operations of the program -> names of the operations that replace them,
+    which take no attributes. `group`: the number of the group to which all rows of the workgroup
+    belong, for stages in which the number of rows per group comes with each call.
     """
 
     epilogue: Epilogue
@@ -50,8 +54,8 @@ class Finish:
         first: int = 0,
         last: int | None = None,
     ) -> ir.Value:
-        """The result of one total, or of the two of a gated epilogue, at their places, after the
-        stages from `first` to before `last`."""
+        """The result of the stages from `first` to before `last` on one total, or on the two totals
+        of a gated stage. `places`: of each total. Totals and results are f32 [lanes]."""
         (result,) = self.each(totals, places, first, last)
         return result
 
@@ -62,7 +66,10 @@ class Finish:
         first: int = 0,
         last: int | None = None,
     ) -> list[ir.Value]:
-        """The results of totals at their places: one of the two of a gated epilogue, else all."""
+        """The results of the stages from `first` to before `last`, one for each total.
+
+        If a stage is gated, there are two totals, and one result.
+        """
         for stage in self.epilogue.stages[first:last]:
             if stage.gated:
                 totals = [self._stage(stage, totals, places[0])]
@@ -75,7 +82,8 @@ class Finish:
         return totals
 
     def _stage(self, stage: MapStage, totals: list[ir.Value], place: ResultColumns) -> ir.Value:
-        """The result of a stage on totals, f32 [lanes]. Narrower floats are held as f32."""
+        """The result of one stage, as f32 [lanes], on its total, or on its two totals if it is
+        gated. Narrower floats are held as f32."""
         body = stage.op.regions[0].blocks[0]
         known: dict[ir.Value, ir.Value] = {}
         for argument, given in zip(body.arguments, stage.inputs, strict=False):
@@ -102,7 +110,7 @@ class Finish:
                 and len(list(op.results[0].uses)) == 1
                 and next(iter(op.results[0].uses)).owner.operation.name == "linalg.yield"
             ):
-                # Left to the store, or the next reader of the totals, which rounds.
+                # Not rounded here: the store or the next stage does it.
                 known[op.results[0]] = self._known(op.operands[0], known)
             else:
                 found = self._compute(op, [self._known(v, known) for v in op.operands])
@@ -169,7 +177,7 @@ def _is_vector(value: ir.Value) -> bool:
 
 
 def _exponential(x: ir.Value, lanes: int) -> ir.Value:
-    """exp of any f32: where it may be infinite, the square of the exp of half the argument."""
+    """exp of any f32. Above _HIGH it may be infinite: it is the square of the exp of x / 2."""
     high = arith.cmpf(arith.CmpFPredicate.OGT, x, splat(_HIGH, f32(), lanes))
     half = x * 0.5
     half = arith.minimumf(half, splat(_HIGH, f32(), lanes))

@@ -1,13 +1,15 @@
-"""Schedules of the user: a JSON file, which takes precedence over the choice of the compiler.
+"""Schedules that the user gives in a JSON file, instead of those that the compiler would choose.
 
     [{"m": 16, "rhs": "mxfp4", "schedule": ..}]
 
 An entry has a `schedule` and any of `KEYS`, which must equal those of the contraction; m or batch
-is null if it is known at the call only. The first matching entry is used. An entry that matches
-nothing is an error, and so is the number of a schedule that its product does not have. An entry
-without keys need not match, and such a number in it selects the first schedule. `device` names the
-machine on which the schedule was measured. The form of a schedule depends on the pass that reads
-it.
+is null if it comes with each call. The first matching entry is used. The form of a schedule depends
+on the pass that reads it. For CPUs it is the text of one of the schedules of the product, or its
+number, from the end if negative; for GPUs it is an object, or a list of objects. `device` names the
+machine on which the schedule was measured.
+
+These are errors: an entry that matches no contraction, and a number that is out of range. But an
+entry without keys need not match, and a number out of range in it selects the first schedule.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def key_of(of: Contraction) -> dict[str, Any]:
 
 
 class GivenSchedules:
-    """The entries of `file`, and which of them were used; "" has no entries."""
+    """The entries of `file`, and which of them were used. The file "" has no entries."""
 
     def __init__(self, file: str) -> None:
         """Read the file. Raises PassError where it cannot be read or has another form."""
@@ -52,16 +54,17 @@ class GivenSchedules:
         return None
 
     def choose(self, of: Contraction, plans: Sequence[T]) -> tuple[T, str]:
-        """The plan that a contraction is given, by its text or its number, and the text of the
-        report about it; else the first plan, and no text. Raises PassError where it has no such
-        plan.
+        """Return the plan among `plans` that an entry gives the contraction, by its text or number,
+        and a text about it for the report. Without an entry, return the first plan and "".
+
+        Raises PassError where the entry names none of the plans.
         """
         entry = self.take(of)
         if entry is None:
             return plans[0], ""
         wanted, device = entry["schedule"], entry.get("device")
         if isinstance(wanted, int):
-            # An entry for all products may have a number that some of them do not reach.
+            # In an entry for all products, the number may be out of range for some of them.
             reached = -len(plans) <= wanted < len(plans)
             if not reached and any(key in entry for key in KEYS):
                 raise PassError(
@@ -78,7 +81,7 @@ class GivenSchedules:
         return found, f"{wanted}, measured on {device}" if device else wanted
 
     def require_taken(self) -> None:
-        """Raise PassError where an entry was not used."""
+        """Raise PassError where an entry with keys was not used."""
         for entry, was in zip(self._entries, self._taken, strict=True):
             wanted = ", ".join(f"{key} {entry[key]}" for key in KEYS if key in entry)
             if wanted and not was:

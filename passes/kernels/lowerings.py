@@ -1,4 +1,7 @@
-"""Lower named operations: choose a kernel for each call, and replace the call by a dispatch."""
+"""Lower named operations: choose a kernel for each call, and replace the call by a dispatch.
+
+A named operation is a call of a private function that computes it (dialects/named_operations.py).
+"""
 
 from __future__ import annotations
 
@@ -48,9 +51,12 @@ class Lowering(Generic[C, K]):
 
 
 def lower_named(module: ir.Operation, lowerings: Sequence[Lowering[Any, Any]]) -> None:
-    """Replace the calls of each operation. Where a call has no kernel, the reason is written on the
-    call and on the contractions of its reference, and added to the notes of the module, because
-    IREE may fuse these contractions so that no report shows them."""
+    """Replace the calls of each operation by dispatches.
+
+    If there is no kernel for a call, the reason is written on the call and on the contractions in
+    the body of the function that it calls. It is also added to the notes of the module, because
+    IREE may fuse these contractions so that no report shows them.
+    """
     built = Calls(module)
     for lowering in lowerings:
         # Calls are matched lazily: the pool of a call may be the result of the previous one.
@@ -71,5 +77,5 @@ def lower_named(module: ir.Operation, lowerings: Sequence[Lowering[Any, Any]]) -
                 replace_op(last, results)
     sweep(module)
     named_operations.erase_unused(module)
-    # What references called alone, such as the kernels of a quantization in one.
+    # Erases kernels that only the functions just erased called, for example of a quantization.
     erase_uncalled(module)

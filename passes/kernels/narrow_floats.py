@@ -1,7 +1,7 @@
-"""16-bit floats in kernels that compute with f32, on scalars and vectors; maximum and minimum.
+"""Conversions of 16-bit floats in kernels that compute with f32; maximum and minimum.
 
-An operation in bf16 or f16 equals the operation in f32 followed by a rounding, because f32 has more
-than twice their digits.
+All functions take scalars and vectors. An operation in bf16 or f16 equals the operation in f32
+followed by a rounding, because f32 has more than twice their digits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from iree.compiler.dialects import arith
 
 from mxc.dialects.generic import constant
 
-#: Half of the last bit of a bf16 in the bits of an f32; the quiet bit of a NaN; bits to shift.
+#: For rounding an f32 to its upper half, a bf16: just less than half of the last bit of the bf16,
+#: to which that bit is added (ties to even); the quiet bit of a NaN; bits of the lower half.
 _HALF, _QUIET, _SHIFT = 0x7FFF, 0x400000, 16
 
 

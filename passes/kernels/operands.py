@@ -1,7 +1,7 @@
-"""The activations of a contraction: the tensors that they come from, in whatever shape.
+"""Find the tensors that the activations of a contraction come from, whatever shape they have there.
 
-The kernel that prepares activations reads f32, rounds and repeats by itself. Operations between the
-tensor and the contraction are therefore looked through:
+Kernels read activations in any shape, round f32 to bf16 and repeat rows by themselves. So these
+operations between the tensor and the contraction are looked through:
 
     %r = tensor.expand_shape %x       [4, 2880] -> [4, 90, 32]
     %b = linalg.generic truncf %r     f32 -> bf16
@@ -25,8 +25,8 @@ from mxc.formats.formats import E2M1, E4M3, E8M0, FORMATS
 from mxc.passes.kernels.sources import BLOCK, ActivationSource, Format
 from mxc.passes.kernels.values import is_filled
 
-#: Operations that move nothing. A bitcast is one too: outside of contractions, 4-bit elements are
-#: bytes.
+#: Operations that move nothing. For operands that are read as bytes, a bitcast is one too: outside
+#: of contractions, 4-bit elements are bytes.
 _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 
 #: OCP MX formats by their elements.
@@ -37,7 +37,8 @@ _MX: dict[str, Format] = {
 }
 _FNUZ: tuple[Format, ...] = ("f8E4M3FNUZ", "f8E5M2FNUZ")
 
-#: Types of quantized activations and of their scales -> format. f32 scales go with every element.
+#: Types of quantized activations and of their scales -> format. Elements of all MX and FNUZ formats
+#: may have E8M0 or f32 scales; i8 under f32 is int8, and under E8M0 mxint8.
 _FORMATS: dict[tuple[str, str], Format] = (
     {(element, E8M0.mlir): name for element, name in _MX.items()}
     | {(element, "f32"): name for element, name in _MX.items()}
@@ -48,9 +49,11 @@ _FORMATS: dict[tuple[str, str], Format] = (
 
 @dataclass(frozen=True)
 class ScaledOperand:
-    """`tensors`: elements, and scales if any, in any shape with the same number of elements.
+    """The activations of a contraction as a kernel reads them.
 
-    `share`: number of consecutive rows of the contraction that have the same activations.
+    `source`: their form. `tensors`: elements, and scales if any, in any shape with the same number
+    of elements. `share`: number of consecutive rows of the contraction that have the same
+    activations, which are in `tensors` once.
     """
 
     source: ActivationSource
@@ -70,12 +73,13 @@ def operand(
     to: str = "",
     rounds: bool = True,
 ) -> ScaledOperand | Reason:
-    """The activations of a contraction over `depth`, or why no kernel takes them.
+    """The activations of a contraction, or the reason why no kernel takes them.
 
-    `formats`: formats that a kernel takes, by the types of their elements and scales. `floats`:
-    float types that it takes. `block`: elements per scale. `ones`: scales that are all one need not
-    be in memory. `to`: the type to which the program rounds the values, "" for none. `rounds`:
-    kernels may round f32 to bf16 themselves.
+    `scales`: None for floats. `depth`: elements of a row, K. `formats`: formats that the kernel
+    takes, by the types of their elements and scales. `floats`: float types that it takes. `block`:
+    elements per scale. `ones`: whether the kernel needs no scales in memory if all are one. `to`:
+    the type to which the program rounds scaled elements, "" for none. `rounds`: whether the kernel
+    may read f32 and do a rounding to bf16 itself.
     """
     kind = str(element_of(elements))
     row_bits = depth * _width(elements)
@@ -107,10 +111,10 @@ def operand(
 
 
 def has_scales_of_one(scales: ir.Value) -> bool:
-    """Whether E8M0 scales are filled with 1, as mxc-unit-scales adds them to elements without a
-    scale.
+    """Whether scales are E8M0 and filled with 1, as mxc-unit-scales adds them to elements without
+    scales.
 
-    f32 scales of i8 are not: they distinguish int8 from mxint8.
+    f32 scales do not count: for i8, their type distinguishes int8 from mxint8.
     """
     return isinstance(element_of(scales), ir.Float8E8M0FNUType) and is_filled(scales, 1.0)
 
@@ -118,11 +122,12 @@ def has_scales_of_one(scales: ir.Value) -> bool:
 def _look_through(
     value: ir.Value, row_bits: int, *, as_bytes: bool, rounds: bool = False
 ) -> tuple[ir.Value, bool, int]:
-    """The tensor before reshapes, a rounding of f32 to bf16 and a repetition of rows; whether it is
-    rounded; and the number of repetitions.
+    """Return the tensor from which `value` is made by reshapes, at most one rounding of f32 to bf16
+    and at most one repetition of rows; whether there is the rounding; and how often each row is
+    repeated.
 
-    `row_bits`: bits of a row, which may be repeated. `as_bytes`: the kernel reads bytes of any
-    type, otherwise it reads floats.
+    `row_bits`: bits of a row of `value`. `as_bytes`: whether bitcasts are looked through, because
+    the kernel reads bytes. `rounds`: whether a rounding is looked through.
     """
     rounded, share = False, 1
     while not isinstance(value, ir.BlockArgument):
@@ -158,7 +163,8 @@ def _is_rounding(op: ir.Operation) -> bool:
 
 
 def _repeats(op: ir.Operation, row_bits: int) -> int:
-    """How often a copy [m, k..] -> [m, j, k..] repeats each row; 1 for other operations."""
+    """How often (j) a copy [m, k..] -> [m, j, k..] repeats each row, which has `row_bits`; 1 for
+    other operations."""
     if op.name != "linalg.generic" or len(op.operands) != 2 or not is_elementwise(op):
         return 1
     names = [inner.operation.name for inner in op.regions[0].blocks[0].operations]

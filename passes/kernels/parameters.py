@@ -17,8 +17,11 @@ _LOAD = "util.global.load"
 
 
 def parameters_of(module: ir.Operation, wanted: Mapping[str, set[tuple[int, int]]]) -> set[str]:
-    """Those of the globals `wanted` that mxc may pack: immutable parameters. `wanted` has the
-    (number of matrices, rows of each) that their readers want, and must be of one order."""
+    """The names of those globals in `wanted` that mxc may pack: parameters that are never written,
+    and for whose readers the panels lie in one order (`are_one_order`).
+
+    `wanted`: name -> what its readers take it for, each as (number of matrices, rows of each).
+    """
     return {
         name
         for op in (view.operation for view in module.regions[0].blocks[0].operations)
@@ -32,7 +35,8 @@ def parameters_of(module: ir.Operation, wanted: Mapping[str, set[tuple[int, int]
 
 
 def not_packed(name: str, wanted: set[tuple[int, int]]) -> Reason:
-    """The reason why `parameters_of` does not have the weights `name`, read as `wanted`."""
+    """The reason why `parameters_of` does not have the weights `name`, whose readers take them for
+    the matrices `wanted`."""
     if are_one_order(wanted):
         return Reason(f"its weights @{name} are no parameter that is read only")
     shapes = " and as ".join(f"{count} matrices of {rows} rows" for count, rows in sorted(wanted))
@@ -42,7 +46,8 @@ def not_packed(name: str, wanted: set[tuple[int, int]]) -> Reason:
 def relay(
     module: ir.Operation, name: str, kind: ir.Type, layout: str, matrices: tuple[int, int]
 ) -> None:
-    """Set the type and the layout in which a kernel reads a parameter. `matrices`: see MATRICES."""
+    """Set the type and the layout of the parameter `name` to those that a kernel reads. `matrices`:
+    see MATRICES."""
     for view in module.regions[0].blocks[0].operations:
         op = view.operation
         if op.name == "util.global" and symbol_of(op) == name:
@@ -54,7 +59,7 @@ def relay(
 
 
 def load(name: str, kind: ir.Type) -> ir.Value:
-    """Load a parameter at the insertion point."""
+    """Build a load of the parameter `name`, of the type `kind`, at the insertion point."""
     return ir.Operation.create(
         _LOAD,
         results=[kind],
@@ -66,7 +71,7 @@ def load(name: str, kind: ir.Type) -> ir.Value:
 
 
 def loads(module: ir.Operation) -> list[tuple[str, ir.Operation]]:
-    """The operations that load a global, with its name."""
+    """(name of the global, operation) for each load of a global outside of kernels."""
     return [
         (ir.FlatSymbolRefAttr(op.attributes["global"]).value, op)
         for op in walk_outside_kernels(module)
@@ -79,8 +84,11 @@ def read_only_by(
     lowered: set[ir.Operation],
     spared: Callable[[ir.OpOperand], bool] | None = None,
 ) -> bool:
-    """Whether a parameter is read only by operations of `lowered`, as weights, and by those uses of
-    the loaded parameter itself that are `spared`."""
+    """Whether the parameter that `load` loads is read only by operations in `lowered`, and by
+    contractions among them only as weights or their scales.
+
+    `spared`: selects direct uses of the loaded parameter that do not count.
+    """
     pending = [load]
     while pending:
         op = pending.pop()
@@ -98,6 +106,7 @@ def read_only_by(
 
 
 def _weights(op: ir.Operation) -> tuple[int, int]:
-    """The operands of a contraction that are weights and their scales, if these have scales."""
+    """The numbers of the operands of a contraction that are its weights and their scales; the first
+    twice if the weights have no scales."""
     of = read_contraction(op)
     return 1, len(op.operands) - 2 if of is not None and of.rhs.scale else 1

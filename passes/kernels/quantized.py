@@ -13,9 +13,9 @@ _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
 def quantized_result(value: ir.Value) -> Quantization | None:
-    """The quantization that is the only use of a tensor, or None.
+    """The quantization to MX blocks that alone reads a tensor, through reshapes; or None.
 
-    Blocks are contiguous along the last dimension.
+    Blocks must be contiguous along the last dimension of `value`, and fill it.
     """
     reads, todo = [], [value]
     while todo:
@@ -39,9 +39,11 @@ def quantized_result(value: ir.Value) -> Quantization | None:
 
 
 def source_read(x: ir.Value, *, integers: bool) -> tuple[str, tuple[ir.Value, ...]]:
-    """What a kernel reads to get the floats `x`: the name of their type, and `x`; or, where they
-    are the values of blocks, the name of the format, and elements and scales. `integers`: also
-    where the elements are integers.
+    """Return what a kernel reads to get the floats `x`, as (name, tensors).
+
+    If `x` is dequantized from blocks, these are the name of the block format, and elements and
+    scales. Otherwise they are the name of the float type, and `x`. `integers`: whether formats with
+    integer elements are read as blocks too.
     """
     packed = match_dequantized(x)
     if packed is not None and (integers or packed.format.element.exponent):

@@ -1,6 +1,6 @@
-"""Reshape tensors on their way into a kernel and out of it.
+"""Reshape and bitcast tensors on their way into a kernel and out of it.
 
-A dynamic size is negative in a shape, as in its type; its value is in `dynamic`, in order.
+In a shape, dynamic sizes are negative, as in tensor types; their values are in `dynamic`, in order.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from mxc.passes.kernels.extents import Buffer, Size, dynamic_of, product, value_
 
 
 def scalars_of(value: ir.Value, groups: int | None, rows: int | None) -> list[ir.Value]:
-    """The index values of `groups` and `rows` of a product, for those that are None.
+    """The index values of those of the sizes `groups` and `rows` of a product that are None.
 
-    value: its result, [rows, columns] or [groups, rows, columns]; for one group, all are its rows.
+    `value`: the result, [rows, columns] or [groups, rows, columns]. If `groups` is 1, rows are all
+    rows of the result.
     """
     sizes = iter(dynamic_sizes(value))
     *given, own, _ = [next(sizes) if size < 0 else size for size in shape_of(value)]
@@ -31,7 +32,8 @@ def scalars_of(value: ir.Value, groups: int | None, rows: int | None) -> list[ir
 
 
 def reshape(value: ir.Value, sizes: Sequence[int], dynamic: Sequence[ir.Value] = ()) -> ir.Value:
-    """The elements of `value`, in order, as a tensor of `sizes`. Moves nothing."""
+    """Reshape `value` to a tensor of `sizes`, with the same elements in the same order. Nothing is
+    moved in memory."""
     if list(sizes) == shape_of(value):
         return value
     element, rank = element_of(value), len(shape_of(value))
@@ -39,7 +41,7 @@ def reshape(value: ir.Value, sizes: Sequence[int], dynamic: Sequence[ir.Value] =
     if rank == len(sizes) and [min(one) for one in pairs if one[0] != one[1] or one[0] < 0] == [
         ir.ShapedType.get_dynamic_size()
     ]:
-        # The only size that is not known on one side is what it is on the other.
+        # Only one dimension differs, and is dynamic on one side: the size of the other side holds.
         return tensor.CastOp(ir.RankedTensorType.get(list(sizes), element), value).result
     flat = value
     if rank == 0:
@@ -74,7 +76,8 @@ def as_bytes(value: ir.Value) -> ir.Value:
 def _byte_sizes(
     shape: Sequence[int], dynamic: Sequence[ir.Value], width: int
 ) -> tuple[list[int], list[ir.Value]]:
-    """Shape and dynamic sizes in bytes of a tensor of elements of `width` bits."""
+    """Shape and dynamic sizes of a tensor whose last dimension is counted in bytes instead of
+    elements of `width` bits."""
     *lead, last = shape
     if last >= 0:
         return [*lead, last * width // 8], list(dynamic)
@@ -84,19 +87,20 @@ def _byte_sizes(
 
 
 def as_memref(value: ir.Value, memref: ir.Type, dynamic: Sequence[ir.Value] = ()) -> ir.Value:
-    """Reinterpret a tensor as the tensor that corresponds to a memref type."""
+    """Reinterpret a tensor as the tensor with the shape and element type of a memref type."""
     return packed_as(value, as_tensor(memref), dynamic)
 
 
 def as_buffer(value: ir.Value, buffer: Buffer) -> ir.Value:
-    """Reinterpret a tensor as the tensor that a kernel is given for a buffer."""
+    """Reinterpret a tensor as the tensor that is passed to a kernel for `buffer`."""
     return as_memref(value, buffer.memref, dynamic_of([buffer]))
 
 
 def packed_as(
     value: ir.Value, wanted: ir.RankedTensorType, dynamic: Sequence[ir.Value] = ()
 ) -> ir.Value:
-    """Reinterpret a tensor as one of another shape, and of elements of another width."""
+    """Reinterpret a tensor as one of another shape, and if its element type differs, the bytes as
+    elements of that type. `dynamic`: the dynamic sizes of `wanted`."""
     element = wanted.element_type
     if element == element_of(value):
         return reshape(value, list(wanted.shape), dynamic)
@@ -108,6 +112,6 @@ def packed_as(
 
 
 def as_tensor(memref: ir.Type) -> ir.Type:
-    """The tensor type that corresponds to a memref type."""
+    """The tensor type with the shape and element type of a memref type."""
     kind = ir.MemRefType(memref)
     return ir.RankedTensorType.get(kind.shape, kind.element_type)

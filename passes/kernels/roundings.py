@@ -13,7 +13,8 @@ _RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape")
 
 
 def rounding_of(op: ir.Operation) -> ir.Operation | None:
-    """The operation that alone reads the f32 result of `op` and rounds it to bf16; else None."""
+    """The operation that rounds the result of `op` to bf16 and is its only reader, also through
+    reshapes; else None."""
     user, value = op, op.results[0]
     while user is op or user.name in _RESHAPES:
         users = [use.owner for use in value.uses]
@@ -25,12 +26,12 @@ def rounding_of(op: ir.Operation) -> ir.Operation | None:
 
 
 def is_rounding(op: ir.Operation) -> bool:
-    """Whether an operation only rounds a tensor to bf16."""
+    """Whether an operation only rounds each element of a tensor to bf16."""
     if op.name != "linalg.generic" or match_scalar(op, ("arith.truncf", "%0")) is None:
         return False
     return str(element_of(op.results[0])) == "bf16" and is_plain(op)
 
 
 def is_plain(op: ir.Operation) -> bool:
-    """Whether a linalg.generic reads and writes all operands at the same place."""
+    """Whether all indexing maps of a linalg.generic are identities."""
     return all(each == ir.AffineMap.get_identity(each.n_dims) for each in indexing_maps(op))

@@ -1,8 +1,9 @@
 """Assign rows and keys to the workgroups of paged attention.
 
-`runs` is the memref i32 [S, 3] of a call: first token, number of tokens, and number of earlier
-positions of each run. A token has G rows, its query heads: row r of a run is head r % G of token r
-// G. A block of rows belongs to one run.
+A *run* is consecutive tokens of a call that belong to one sequence. `runs` is the memref i32 [S, 3]
+of a call: first token, number of tokens, and number of earlier positions of each run. A token has G
+rows, one for each of its query heads: row r of a run is head r % G of token r // G. A *block* of
+rows belongs to one run.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ from mxc.passes.kernels.vectors import i1, index, loop, signed_below
 
 
 def reach_size(reach: int | AttentionChunk) -> int:
-    """Number of tokens of the window, or of a chunk."""
+    """Number of tokens of a sliding window, or of an attention chunk."""
     return reach.size if isinstance(reach, AttentionChunk) else reach
 
 
-#: A reach, whose window may be an index value that comes with the call.
+#: A reach (None, a window or a chunk) whose window may be an index value that comes with the call.
 DynamicReach: TypeAlias = Reach | ir.Value
 
 
 def first_seen(reach: DynamicReach, position: ir.Value) -> ir.Value:
-    """The first key that a token at `position` attends to, in its type; the last is its own."""
+    """The first key that a token at `position` attends to, in the type of `position`. The last key
+    is that of the token itself."""
 
     def number(value: int) -> ir.Value:
         return constant(value, position.type)
@@ -44,10 +46,11 @@ def first_seen(reach: DynamicReach, position: ir.Value) -> ir.Value:
 def most_blocks(
     tokens: ir.Value, runs: ir.Value, *, group: int, rows: ir.Value, unit: int
 ) -> ir.Value:
-    """Most blocks of `rows` rows, a multiple of `unit`, over all runs; one per run where each run
-    has one token.
+    """An upper bound of the number of blocks of `rows` rows in all runs of a call. If each run has
+    one token and G divides `unit`, it is the number of runs.
 
-    A run of c tokens has at most (c * G + rows - g) / rows blocks, where g divides both rows and G.
+    `tokens`, `runs`: their numbers in the call. `group`: G. `rows`: a multiple of `unit`. A run of
+    c tokens has at most (c * G + rows - g) / rows blocks, where g divides both rows and G.
     """
     ragged = runs * (rows - math.gcd(group, unit))
     return (tokens * group + ragged) // rows
@@ -56,8 +59,8 @@ def most_blocks(
 def most_pieces(
     positions: ir.Value, *, reach: DynamicReach, group: int, rows: ir.Value, piece_keys: int
 ) -> ir.Value:
-    """Most pieces of `piece_keys` keys that a block of `rows` rows attends to, where no run has
-    more than `positions` positions."""
+    """An upper bound of the number of pieces of `piece_keys` keys that a block of `rows` rows
+    attends to, if no run has more than `positions` positions. `group`: G."""
     found = arith.ceildivui(positions, index(piece_keys))
     if reach is None:
         return found
@@ -70,7 +73,8 @@ def most_pieces(
 
 @dataclass(frozen=True)
 class KernelRun:
-    """A run: its `number`, `first` token, number of `tokens`, and of positions `before`."""
+    """A run: its `number`, its `first` token, its number of `tokens`, and the number of positions
+    of its sequence that come `before` them."""
 
     number: ir.Value
     first: ir.Value
@@ -81,10 +85,11 @@ class KernelRun:
 def block_of_rows(
     runs: ir.Value, count: ir.Value, number: ir.Value, *, group: int, rows: ir.Value
 ) -> tuple[KernelRun, ir.Value, ir.Value]:
-    """The run of block `number` of all blocks of rows, its number in the run, and whether it
-    exists.
+    """Emit a search for a block of rows. Return its run, its number within the run, and whether it
+    exists (i1).
 
-    `count`: number of runs of the call. Where the block does not exist, the run is the first one.
+    `runs`: the memref. `count`: number of runs of the call. `number`: of the block, counted through
+    all runs. `group`: G. `rows`: of a block. If the block does not exist, the run is the first one.
     """
     no = constant(0, i1())
     with loop(index(0), count, index(1), [index(0), index(0), index(0), no]) as (each, carried, op):

@@ -1,15 +1,15 @@
-"""Sort rows on CPUs and GPUs: a workgroup a row, a bitonic network of comparisons.
+"""Sort rows on CPUs and GPUs by a bitonic network of comparisons, one row per workgroup.
 
     a row of 8:   0-1 2-3 4-5 6-7 | 0-3 1-2 4-7 5-6 | 0-1 2-3 4-5 6-7 | 0-7 1-6 2-5 3-4 | 0-2 1-3 ..
 
-A step compares pairs of places, and leaves the lesser element at the lower place. Of a row whose
-length is no power of two, pairs that reach past its end are left out, as if its end were the
-greatest. A row of n takes about log2(n)^2 / 2 steps of n / 2 pairs each.
+A step compares pairs of places, and leaves the lesser element of each at the lower place. Places
+past the end of a row, up to the next power of two, count as holding the greatest elements, so that
+pairs with them are left out. A row of n takes about log2(n)^2 / 2 steps of n / 2 pairs each.
 
-What the comparison does not tell apart stays in its order: places are sorted along with the
-elements, and compared last. Elements are exchanged and never copied, so that each is there once in
-the end, whatever a comparison says. Source: K. E. Batcher, Sorting networks and their applications,
-1968.
+The sort is stable: the original places are sorted along with the elements, and decide between equal
+elements. Elements are exchanged and never copied, so that each is there exactly once in the end,
+whatever the comparison of the program says. Source: K. E. Batcher, Sorting networks and their
+applications, 1968.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from mxc.passes.kernels.extents import Buffer, Size, Sized, named, value_of
 from mxc.passes.kernels.vectors import below, equal, i32, index, loop, when
 from mxc.passes.rewriting.rebuild import body_text, clone_over
 
-#: Threads of a workgroup at most, and where a length comes with the call.
+#: Most threads of a workgroup on a GPU; threads to ask for if the length comes with each call.
 _MOST, _DYNAMIC = 1024, 256
 #: Bytes of shared memory of a workgroup that every GPU has.
 _SHARED = 65536
-#: Comparisons of floats that are false for NaN -> those that are true for it; and which of the two
-#: numbers is not NaN in a pair whose order is meant. arith.CmpFPredicate: OGT, OGE, OLT, OLE.
+#: How to emit a comparison so that NaN is the greatest number. Key: the predicate of the program as
+#: an arith.CmpFPredicate (2 OGT, 3 OGE, 4 OLT, 5 OLE). Value: the predicate that is emitted, which
+#: is true if an operand is NaN, and the operand (0 or 1) that must also be no NaN.
 _WITH_NAN = {
     2: (arith.CmpFPredicate.UGT, 1),
     3: (arith.CmpFPredicate.UGT, 1),
@@ -44,10 +45,11 @@ _WITH_NAN = {
 
 @dataclass(frozen=True)
 class SortOrder:
-    """The region of a sort: whether the first of each pair of elements goes before the second.
+    """The order of a sort. `block`: computes whether one element goes before another; its arguments
+    are a pair of elements of each operand.
 
-    Regions that say "before or equal" are taken as well. Truth values come as bytes. Where floats
-    are compared and nothing else, NaN is the greatest number, as in torch and numpy.
+    It may also compute "before or equal". Truth values (i1) are passed as bytes. If it does nothing
+    but compare two floats, NaN is the greatest number, as in torch and numpy.
     """
 
     block: ir.Block
@@ -60,7 +62,8 @@ class SortOrder:
         return "; ".join([*kinds, *body_text(self.block, names)])
 
     def holds(self, first: Sequence[ir.Value], second: Sequence[ir.Value]) -> ir.Value:
-        """Build the comparison of an element of each operand with another one of it."""
+        """Build the comparison whether the elements `first`, one of each operand, go before the
+        elements `second`."""
         given = [value for pair in zip(first, second, strict=True) for value in pair]
         at = {
             argument: value if value.type == argument.type else arith.trunci(argument.type, value)
@@ -73,7 +76,7 @@ class SortOrder:
                 return _with_nan(predicate, *(at[value] for value in body[0].operands))
         for op in (*body, end):
             for operand in op.operands:
-                if operand not in at:  # a constant outside
+                if operand not in at:  # a constant outside the region
                     clone_over(operand.owner, at)
             if op is not end:
                 clone_over(op, at)
@@ -81,6 +84,7 @@ class SortOrder:
 
 
 def _with_nan(predicate: int, first: ir.Value, second: ir.Value) -> ir.Value:
+    """Build a comparison of floats in which NaN is the greatest number; see _WITH_NAN."""
     how, number = _WITH_NAN[predicate]
     known = (first, second)[number]
     is_number = arith.cmpf(arith.CmpFPredicate.ORD, known, known)
@@ -91,8 +95,8 @@ def _with_nan(predicate: int, first: ir.Value, second: ir.Value) -> ir.Value:
 class Sort(Sized):
     """Sort tensors [outer, length, inner] along `length`, all by one order.
 
-    `elements`: of each tensor. Sizes that are None are index scalars of each call. `wave`: lanes of
-    one on a GPU, 0 on a CPU.
+    `elements`: the element type of each tensor. Sizes that are None come with each call. `wave`:
+    lanes of a wave on a GPU, 0 on a CPU.
     """
 
     outer: Size
@@ -104,13 +108,13 @@ class Sort(Sized):
 
     @property
     def name(self) -> str:
-        """The symbol of the kernel, but for its order."""
+        """The symbol of the kernel, to which the caller adds a suffix for its order."""
         sizes = "x".join(map(named, (self.outer, self.length, self.inner)))
         return f"mxc_sort_{sizes}_{'_'.join(map(str, self.elements))}"
 
     @property
     def threads(self) -> Threads | None:
-        """Threads of a workgroup on a GPU: one for each pair, as far as there are as many."""
+        """The workgroup on a GPU: one thread per pair of a step, in whole waves, at most _MOST."""
         if not self.wave:
             return None
         wanted = (self.length + 1) // 2 if isinstance(self.length, int) else _DYNAMIC
@@ -118,7 +122,7 @@ class Sort(Sized):
 
     @property
     def workgroups(self) -> list[Size]:
-        """One for each row."""
+        """One workgroup for each row."""
         return [self.inner, self.outer]
 
     @property
@@ -129,7 +133,8 @@ class Sort(Sized):
 
     @property
     def buffers(self) -> list[Buffer]:
-        """The tensors, the sorted ones, and the places of these if memory has to hold them."""
+        """The tensors, the sorted tensors, and where each element of these was, unless this is kept
+        in shared memory."""
         places = () if self.is_shared else (i32(),)
         kinds = (*self.elements, *self.elements, *places)
         return [Buffer([self.outer, self.length, self.inner], each) for each in kinds]
@@ -156,8 +161,8 @@ class Sort(Sized):
 
     @contextlib.contextmanager
     def _each(self, count: ir.Value) -> Iterator[ir.Value]:
-        """Emit a loop over the numbers below `count`; the lanes of a GPU share them, and wait for
-        each other at the end."""
+        """Emit a loop over the numbers below `count`. On a GPU they are divided among the threads,
+        and a barrier follows the loop."""
         threads = self.threads
         first, step = (thread(), threads.count) if threads else (index(0), 1)
         with loop(first, count, index(step)) as (at, _, _):
@@ -166,7 +171,7 @@ class Sort(Sized):
             gpu.barrier()
 
     def _sort(self, rows: Sequence[_Row], length: ir.Value) -> None:
-        """Build the network. The last row has the places."""
+        """Build the network. `rows`: of each tensor; the last one has the original places."""
         one = index(1)
         if isinstance(self.length, int):
             bits = index(max(self.length - 1, 0).bit_length())
@@ -188,7 +193,8 @@ class Sort(Sized):
                     self._exchange(rows, low, high)
 
     def _exchange(self, rows: Sequence[_Row], low: ir.Value, high: ir.Value) -> None:
-        """Leave what goes first at the lower of two places."""
+        """Exchange the elements at two places if those at `high` go before those at `low`. If the
+        order does not tell, the original places do."""
         first, second = ([row.load(at) for row in rows] for at in (low, high))
         keeps = self.order.holds(first[:-1], second[:-1])
         swaps = self.order.holds(second[:-1], first[:-1])
@@ -201,16 +207,16 @@ class Sort(Sized):
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of a buffer, which has `before` and `after` as indices around that of an element."""
+    """A row of a buffer. `before`, `after`: the indices around that of an element in the row."""
 
     buffer: ir.Value
     before: tuple[ir.Value, ...] = ()
     after: tuple[ir.Value, ...] = ()
 
     def load(self, at: ir.Value) -> ir.Value:
-        """An element."""
+        """Load an element."""
         return memref.LoadOp(self.buffer, [*self.before, at, *self.after]).result
 
     def store(self, value: ir.Value, at: ir.Value) -> None:
-        """Overwrite an element."""
+        """Store an element."""
         memref.StoreOp(value, self.buffer, [*self.before, at, *self.after])

@@ -1,4 +1,4 @@
-"""The form of activations in the program, before they are prepared for a kernel."""
+"""The form that activations have in a program, before they are prepared for a kernel."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from mxc.formats.formats import (
 )
 from mxc.passes.kernels.vectors import f32
 
-#: Elements along K per iteration of the inner loop of a kernel.
+#: Elements along K per iteration of the inner loop of a kernel, and per scale of MX formats.
 BLOCK = 32
 
 #: The MLIR type of a scale.
 ScaleType = Literal["f8E8M0FNU", "f8E4M3FN", "f32"]
 
-#: Activations by name: floats, int8 blocks with f32 scales, MX blocks, nvfp4, and FNUZ elements.
+#: Names of forms of activations: floats, int8 blocks with f32 scales, MX blocks, nvfp4 blocks, and
+#: FNUZ elements.
 Format = Literal[
     "f32",
     "bf16",
@@ -43,7 +44,7 @@ Format = Literal[
     "f8E5M2FNUZ",
 ]
 
-#: Elements of formats that `mxc list formats` does not have.
+#: The elements of formats that `mxc list formats` does not list.
 _ELEMENTS: Mapping[Format, ElementFormat] = {
     "int8": INT8,
     "f8E4M3FNUZ": E4M3FNUZ,
@@ -53,10 +54,11 @@ _ELEMENTS: Mapping[Format, ElementFormat] = {
 
 @dataclass(frozen=True)
 class ActivationSource:
-    """`format` of the activations. `rounded`: they are f32 in memory, and to be rounded to bf16.
+    """The form of the activations of a contraction: their `format`, and how it is varied.
 
-    `block`: elements per scale. `scales`: of the type of the format ("own"), f32, or all one and
-    not in memory. `to`: the type to which scaled elements are rounded, "" for none.
+    `rounded`: they are f32 in memory, and the kernel rounds them to bf16. `block`: elements per
+    scale. `scales`: of the type that the format has ("own"), f32, or all one and not in memory
+    ("one"). `to`: the type to which scaled elements are rounded, "" for none.
     """
 
     format: Format
@@ -67,7 +69,7 @@ class ActivationSource:
 
     @property
     def name(self) -> str:
-        """The name as a part of symbols."""
+        """The text that stands for this form in symbols."""
         if self.rounded:
             return f"{self.format}r"
         known = FORMATS.get(self.format)
@@ -78,7 +80,7 @@ class ActivationSource:
 
     @property
     def is_float(self) -> bool:
-        """Whether they are floats of 16 bits or more, which have no scale."""
+        """Whether the activations are floats of 16 bits or more, which have no scale."""
         return self.format in ("f32", "bf16", "f16")
 
     @property
@@ -101,21 +103,21 @@ class ActivationSource:
 
     @property
     def is_integer(self) -> bool:
-        """Whether the elements are small integers times a unit."""
+        """Whether all elements are small integers times `unit`."""
         return self.format in ("int8", "mxint8", "mxfp4", "mxfp6e2m3", "nvfp4")
 
     @property
     def memory(self) -> ir.Type:
-        """The element type in memory of floats."""
+        """The element type in memory, for formats that are floats."""
         return f32() if self.rounded else ir.Type.parse(self.format)
 
     @property
     def element(self) -> ElementFormat:
-        """The element format of a block."""
+        """The element format, for formats that are not floats."""
         known = _ELEMENTS.get(self.format)
         return block_format(self.format).element if known is None else known
 
     @property
     def unit(self) -> float:
-        """The value of the integer one in a dot product of quads."""
+        """The value of an element that is the integer one in an int8 dot product."""
         return 1.0 if self.format == "int8" else self.element.min_positive

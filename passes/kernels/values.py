@@ -1,4 +1,4 @@
-"""Predicates on values that kernels replace."""
+"""Predicates on values and operations of a program, for passes that replace them by kernels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_zero(value: ir.Value) -> bool:
 
 
 def is_filled(value: ir.Value, wanted: float) -> bool:
-    """Whether every element of a tensor is the constant `wanted`, including its sign."""
+    """Whether a tensor is a fill, or a gather from one, of the constant `wanted`, also in sign."""
     fill = producer(value)
     if fill is not None and fill.name == GATHER:
         fill = producer(fill.operands[0])
@@ -61,7 +61,7 @@ def is_before(first: ir.Operation, second: ir.Operation) -> bool:
 def readers(value: ir.Value) -> list[ir.Operation]:
     """The operations that read `value`, each once, without those whose results nothing reads.
 
-    A stage that another kernel has taken over is such an operation until it is erased.
+    A stage of an epilogue that a kernel has taken over has no readers until it is erased.
     """
     users = dict.fromkeys(use.owner.operation for use in value.uses)
     return [user for user in users if not _is_unread(user)]

@@ -1,2 +1,2 @@
-"""Code that passes share: rebuilding linalg operations, splitting loops, and schedules for IREE on
-GPUs."""
+"""Code that passes share: rebuilding linalg operations, splitting loops, recognizing attention, and
+schedules for IREE on GPUs."""

@@ -5,9 +5,9 @@
     weights  = exp(scores - max of scores) / sum of exp  reductions over S
     result   = weights . values                          a contraction over S
 
-The scores are followed from the second contraction upwards, as trees (dialects/scalar_trees.py)
-over the loops of attention_loops.py, so that copies, transposes, broadcasts and reshapes in between
-make no difference.
+S and D are loops of attention_loops.py: keys, and elements of a key. The weights of the second
+contraction are followed upwards, as trees (dialects/scalar_trees.py) over these loops, so that
+copies, transposes, broadcasts and reshapes in between make no difference.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from mxc.passes.rewriting.starts import is_neutral, number_of_all
 
 @dataclass(frozen=True)
 class TensorRead:
-    """A tensor, and the indices at which it is read."""
+    """A tensor, and the indices at which attention reads it, over the loops of attention."""
 
     value: ir.Value
     at: list[ir.AffineExpr]
@@ -52,7 +52,7 @@ class TensorRead:
 
 @dataclass(frozen=True)
 class Masked:
-    """Scores become `score` where `condition` equals `where`."""
+    """A mask that chooses scores: they become `score` where `condition` equals `where`."""
 
     condition: Tree
     where: bool
@@ -61,11 +61,15 @@ class Masked:
 
 @dataclass(frozen=True)
 class AttentionForm:
-    """Attention that `op`, the second contraction, ends. `ranges`: of the loops. `masks`: what is
-    added to scores, or replaces them. `result`: the indices of an element of the result. `inner`:
-    whether the keys of one head are behind those of the others, [N, S, V, D], not [N, V, S, D].
-    `rounded`: the types to which scores and weights are rounded. `guarded`: whether weights are
-    zero where all scores of a query are -inf."""
+    """Attention whose second contraction is `op`.
+
+    `scale`: multiplies the products. `masks`: each is a tree that is added to scores, or replaces
+    them (`Masked`), the outermost first. `ranges`: iterations of each loop, None if dynamic.
+    `result`: the indices of an element of the result. `inner`: whether heads lie inside of keys,
+    [N, S, V, ..], instead of outside, [N, V, S, ..]. `rounded`: the types narrower than f32 to
+    which scores and weights are rounded. `guarded`: whether the program sets weights to zero where
+    all scores of a query are -inf.
+    """
 
     op: ir.Operation
     queries: TensorRead
@@ -82,8 +86,8 @@ class AttentionForm:
 
 @dataclass(frozen=True)
 class SoftmaxProduct:
-    """`op` sums products of operand `weights`, which are computed by exponentials from another
-    contraction, and operand `values`."""
+    """A contraction `op` of weights that are computed from another contraction, with exponentials
+    and a maximum, and of values. `weights`, `values`: the numbers of its operands."""
 
     op: ir.Operation
     weights: int
@@ -92,7 +96,7 @@ class SoftmaxProduct:
 
 
 def softmax_product(op: ir.Operation) -> SoftmaxProduct | None:
-    """A contraction whose weights have a maximum and exponentials; None for another operation."""
+    """`op` as a contraction that may end attention; None for another operation."""
     sides = sides_of(op)
     if sides is None or reduced_loop(op) is None:
         return None
@@ -104,9 +108,12 @@ def softmax_product(op: ir.Operation) -> SoftmaxProduct | None:
 
 
 def attention_form(found: SoftmaxProduct, *, traced: bool, grouped: bool) -> AttentionForm | Reason:
-    """The attention that a contraction ends, or the reason why it is none. `traced`: take queries,
-    keys and values from where they are copied from. `grouped`: take two dimensions in a loop of
-    queries as heads that share keys, and queries."""
+    """The attention that a contraction ends, or the reason why it is none.
+
+    `traced`: whether queries, keys and values are followed through copies to their source, so that
+    heads that share keys are known. `grouped`: whether a loop of queries that is collapsed from two
+    dimensions is taken as query heads that share keys, and the queries of each.
+    """
     try:
         return _Match(found.op, found.weights, found.values, found.between, traced, grouped).form()
     except _Unmatched as unmatched:
@@ -114,12 +121,12 @@ def attention_form(found: SoftmaxProduct, *, traced: bool, grouped: bool) -> Att
 
 
 class _Unmatched(Exception):
-    """Attention in another form; the text is the reason."""
+    """The program is not attention in a known form; the text is the reason."""
 
 
 @dataclass
 class _Match:
-    """`traced`: follow keys and values through copies, so that heads that share them are known."""
+    """The match of one contraction; see SoftmaxProduct, attention_form and AttentionForm."""
 
     op: ir.Operation
     weights: int
@@ -132,7 +139,7 @@ class _Match:
     guarded: bool = False
 
     def form(self) -> AttentionForm:
-        """Raises _Unmatched."""
+        """Return the attention. Raises _Unmatched if it has another form."""
         op, (_, _, written) = self.op, indexing_maps(self.op)
         loops = attention_loops(
             op, self.weights, self.values, traced=self.traced, grouped=self.grouped
@@ -154,7 +161,8 @@ class _Match:
         )  # fmt: skip
 
     def _side(self, op: ir.Operation, number: int, places: list[ir.AffineExpr]) -> TensorRead:
-        """An operand of a contraction, read at digits."""
+        """Operand `number` of a contraction, and the indices at which it is read. `places`: the
+        index, over the loops of attention, of each loop of the contraction."""
         value, at = op.operands[number], self._at(indexing_maps(op)[number], places)
         if self.traced:
             value, at = trace(value, at, self.ranges)
@@ -167,11 +175,13 @@ class _Match:
         return self._simple([resolve(index, places, self.ranges) for index in affine.results])
 
     def _enters(self, value: ir.Value) -> bool:
+        """Whether trees follow how a tensor is computed; otherwise it is a leaf."""
         between = value in self.between.values and value != self.between.first.results[0]
         return between or number_of_all(value) is not None
 
     def _first(self, product: TensorElement) -> tuple[TensorRead, TensorRead]:
-        """Queries and keys of the first contraction."""
+        """Queries and keys of the first contraction. `product`: the element of it that scores
+        read."""
         first = self.between.first
         maps, sizes, inner = indexing_maps(first), loop_ranges(first), reduced_loop(first)
         if inner is None:
@@ -189,7 +199,8 @@ class _Match:
         return both[keys.index(False)], both[keys.index(True)]
 
     def _softmax(self, tree: Tree) -> tuple[Tree, TensorElement]:
-        """The scores of a softmax, and the element of the first contraction that they read."""
+        """Match the weights `tree` as a softmax. Return its scores, and the element of the first
+        contraction that they read."""
         guard: Tree | None = None
         chosen = inputs_of(tree, "arith.select")
         if chosen is not None and number_in(chosen[1]) == 0:
@@ -215,13 +226,18 @@ class _Match:
         return scores, product
 
     def _products(self, tree: Tree) -> Iterator[TensorElement]:
+        """Yield the elements of the first contraction that a tree reads."""
         first = self.between.first.results[0]
         return (read for read in reads(tree) if read.value == first)
 
     def _reduction(self, tree: Tree, names: Sequence[str], product: TensorElement) -> Tree:
-        """What a reduction over the keys, of one of these operations, reduces."""
+        """Return the scalar that a reduction over the keys reduces.
+
+        `tree`: an element of the result of the reduction. `names`: the operations by which it may
+        reduce. `product`: the scalar must read the first contraction at the same indices.
+        """
         read = plain(tree)
-        # A maximum from which -inf is also taken is the same one.
+        # The maximum of a maximum and -inf is the inner maximum.
         both = [each for name in MAXIMA for each in inputs_of(read, name) or ()]
         if -math.inf in map(number_in, both):
             read = plain(next((each for each in both if number_in(each) != -math.inf), read))
@@ -258,7 +274,8 @@ class _Match:
         return plain(inner)
 
     def _require(self, found: Tree, wanted: Tree) -> None:
-        """Require that two trees are of the same operation, at elements that were compared."""
+        """Require that two trees have the same operation or tensor at their roots. The elements of
+        the first contraction that they read have been compared by `_reduction`."""
         if isinstance(found, Apply) and isinstance(wanted, Apply) and found.op == wanted.op:
             return
         if (
@@ -272,8 +289,11 @@ class _Match:
     def _require_empty(
         self, found: Tree, scores: Tree, product: TensorElement, *, negated: bool = False
     ) -> None:
-        """Require that a condition is that all scores of a query are -inf: also as the negation of
-        that any is not."""
+        """Require that the condition `found` says that all scores of a query are -inf.
+
+        It may also be written as the negation of that any score is not -inf. `negated`: whether
+        the negation of the condition is required instead.
+        """
         if isinstance(found, TensorElement):
             names = ("arith.ori",) if negated else ("arith.andi",)
             found = self._reduction(found, names, product)
@@ -288,7 +308,7 @@ class _Match:
         raise _Unmatched("its weights are replaced under a condition")
 
     def _masks(self, tree: Tree) -> tuple[float, list[Tree | Masked]]:
-        """The scale of scores, and what is added to them, from the outside to the product."""
+        """The scale of the products in the scores `tree`, and the masks, the outermost first."""
         scale, masks, tree = 1.0, list[Tree | Masked](), plain(tree)
         while isinstance(tree, Apply):
             sides = [any(True for _ in self._products(each)) for each in tree.inputs]

@@ -1,4 +1,4 @@
-"""The loops of attention: what those of its second contraction, and of copies before it, are.
+"""Express the loops of the second contraction of attention by the loops of attention:
 
 n v g     sequence, key/value head, query head of it
 t s       query, key
@@ -19,7 +19,7 @@ from mxc.dialects.scalar_nodes import loops_of
 from mxc.passes.rewriting.between_products import reduced_loop
 from mxc.passes.rewriting.digits import number_of
 
-#: The loops.
+#: Numbers of the loops of attention, as above.
 N, V, G, T, S, D, M = range(7)
 
 _COLLAPSE = "tensor.collapse_shape"
@@ -27,15 +27,19 @@ _SEVERAL = Reason("it has several loops of queries")
 
 
 def index_of(number: int) -> ir.AffineExpr:
-    """The index of a loop."""
+    """The index of a loop as an affine expression."""
     return ir.AffineDimExpr.get(number)
 
 
 @dataclass(frozen=True)
 class AttentionLoops:
-    """The `ranges` of the loops, those of D to be set; `places`: each loop of the contraction as an
-    index over them. `inner`: whether the keys of one head are behind those of the others,
-    [N, S, V, D], not [N, V, S, D]."""
+    """What the loops of the second contraction are.
+
+    `ranges`: iterations of each loop of attention, None if dynamic; that of D is set later, from
+    the first contraction. `places`: for each loop of the contraction, its index over the loops of
+    attention. `inner`: whether heads lie inside of keys, [N, S, V, ..], instead of outside,
+    [N, V, S, ..].
+    """
 
     ranges: list[int | None]
     places: list[ir.AffineExpr]
@@ -45,8 +49,10 @@ class AttentionLoops:
 def attention_loops(
     op: ir.Operation, weights: int, values: int, *, traced: bool, grouped: bool
 ) -> AttentionLoops | Reason:
-    """The loops of attention that the contraction `op` of two of its operands ends. `traced` and
-    `grouped`: see attention_form."""
+    """The loops of attention whose second contraction is `op`, or why they are not known.
+
+    `weights`, `values`: the numbers of its operands. `traced`, `grouped`: see attention_form.
+    """
     return _Loops(op, weights, values, traced, grouped).found()
 
 
@@ -91,8 +97,8 @@ class _Loops:
         return AttentionLoops(self.ranges, [found[i] for i in range(len(sizes))], self.inner)
 
     def _rows(self, rows: list[int]) -> dict[int, ir.AffineExpr] | None:
-        """The loops that values do not have: of queries, and of query heads outside of it; None for
-        others."""
+        """Map the one or two loops that values do not have: queries, and query heads outside of
+        them. None where there are query heads already, or their number is dynamic."""
         sizes = loop_ranges(self.op)
         order = list(map(dim_of, indexing_maps(self.op)[self.weights].results))
         rows.sort(key=lambda loop: (sizes[loop] is None, order.index(loop)))
@@ -105,10 +111,12 @@ class _Loops:
         return {rows[0]: index_of(G), rows[1]: index_of(T)}
 
     def _divide(self, count: int, over: int, *, dynamic: bool) -> None:
-        """Divide a batch into sequences, key/value heads and query heads of each. `count`: its
-        size; if that is `dynamic`, the part that is known.
+        """Divide the batch into sequences (N), key/value heads (V) and query heads of each (G).
 
-        Key/value heads are the last dimension of the values that is neither keys nor elements."""
+        `count`: the size of the batch; if it is `dynamic`, the product of its static sizes. `over`:
+        the loop of keys. Key/value heads are the last dimension of the values that is neither keys
+        nor elements, in the tensor from which values are copied if `traced`.
+        """
         op, maps = self.op, indexing_maps(self.op)
         weights = set(loops_of(maps[self.weights].results)) - {over}
         value, at = op.operands[self.values], list(maps[self.values].results)
@@ -120,14 +128,15 @@ class _Loops:
                 break
             value, at = step
             found = [set(loops_of([index])) for index in at]
-            # Past a product of all heads, a dimension may be of several kinds.
+            # A shape that mixes heads with elements, as [N, S, V * M], is passed over.
             if all(len(own) < 2 or own <= weights for own in found):
                 shape, loops, read = shape_of(value), found, at
         batch = [i for i, own in enumerate(loops) if own <= weights]
         self.ranges[N], self.ranges[V], self.ranges[G] = count, 1, 1
         if dynamic:
             self.ranges[N], self.ranges[V] = None, count
-            # All heads of a sequence are the numbers of the batch with the same dynamic index.
+            # Numbers of the batch with one index along the dynamic dimension are one sequence: 32
+            # heads if that index is `.. floordiv 32`.
             count *= math.prod(_divisor(read[i]) for i in batch if shape[i] < 0)
             batch = [i for i in batch if shape[i] >= 0]
         pairs = math.prod(shape[axis] for axis in batch)
@@ -139,7 +148,8 @@ class _Loops:
             self.inner = bool(batch) and any(over in own for own in loops[: batch[-1]])
 
     def _queries(self, row: int) -> ir.AffineExpr:
-        """The loop of queries as digits: query heads, and queries of each, where it is both."""
+        """The index of the loop `row`: queries; or query heads and the queries of each, if the loop
+        is collapsed from both dimensions and `grouped`."""
         value, at = self.op.operands[self.weights], indexing_maps(self.op)[self.weights].results
         made = None if isinstance(value, ir.BlockArgument) else value.owner.operation
         rows = self.ranges[T]
@@ -153,7 +163,7 @@ class _Loops:
 
 
 def _divisor(index: ir.AffineExpr) -> int:
-    """What the root of an index divides by: 1 where it is no division."""
+    """The divisor c of an index `.. floordiv c`; 1 for other indices."""
     if isinstance(index, ir.AffineFloorDivExpr):
         by = index.rhs.maybe_downcast()
         return int(by.value) if isinstance(by, ir.AffineConstantExpr) else 1

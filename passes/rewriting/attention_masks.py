@@ -1,12 +1,15 @@
-"""Masks of attention: the causal one, which kernels skip keys for, and one tensor of the others.
+"""Masks of attention: recognize the causal one, and make one tensor of the others.
 
-A causal mask is an option of a kernel only if its keys have the weight zero in every row. With -inf
-they have it. With a number that is only very low they have it beside a score of the row that no
-mask hides, so each row must have one: another mask that is known at run time may hide all scores of
-a row, whose weights are then of all keys.
+A kernel with the option for causal attention skips the keys that the causal mask hides. So the mask
+can become the option only if these keys have the weight zero in every row. They have it if the mask
+makes their scores -inf. If it makes them a number that is only very low, they have it in rows with
+a score that no mask hides. Then all masks must be known when the program is compiled, and each row
+must have such a score: a mask that is known at run time only may hide all scores of a row, in which
+case all keys have weights, also those that the causal mask hides.
 
-Where a mask chooses scores, those that it hides count for nothing, also if they are NaN: then a
-number of at most what it chooses is the score itself, and others are added.
+Where a mask chooses scores (`Masked`), those that it hides count for nothing, even if they are NaN.
+The tensor has the chosen number there. Its elements of at most that number, or at most LOW if other
+masks are added, replace scores; greater ones are added (`replaces` of dialects/dense_attention.py).
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ from mxc.passes.rewriting.attention_loops import G, N, S, T, V
 from mxc.passes.rewriting.diagonal_masks import SAMPLE, is_constant_along_diagonals
 from mxc.passes.rewriting.digits import simplified, split_digits
 
-#: Most elements of a mask that is evaluated, and most nodes of its tree.
+#: Most elements of a mask that is evaluated, and most tensors that its tree is followed through.
 _MOST_PLACES, _MOST_NODES = 1 << 24, 1 << 10
 _LETTERS = "nvgtsdm"
 
@@ -53,14 +56,18 @@ Mask = Tree | Masked
 
 @dataclass(frozen=True)
 class _Hidden:
-    """Which keys [T, S] a mask hides from queries, and whether by -inf."""
+    """What a mask hides. `keys`: whether it hides each key from each query, [T, S]. `by_infinity`:
+    whether it does so by -inf."""
 
     keys: NDArray[np.bool_]
     by_infinity: bool
 
 
 def without_causal(masks: Sequence[Mask], ranges: Sequence[int | None]) -> tuple[bool, list[Mask]]:
-    """Whether attention is causal, and the masks, from the outside to the scores, that are left."""
+    """Return whether attention is causal, and the masks that are left, the outermost first.
+
+    Masks that hide nothing are dropped, and so are causal masks that the option replaces.
+    """
     known = [_hidden(mask, ranges) for mask in masks]
     causal, left = False, []
     for number, (mask, hidden) in enumerate(zip(masks, known, strict=True)):
@@ -76,14 +83,17 @@ def without_causal(masks: Sequence[Mask], ranges: Sequence[int | None]) -> tuple
 
 
 def _are_weightless(hidden: _Hidden, outer: Sequence[Mask]) -> bool:
-    """Whether hidden keys have the score -inf, whatever the masks outside of theirs are."""
+    """Whether hidden keys have the score -inf. `outer`: the masks outside of this one, which may
+    replace the score."""
     chosen = [mask.score for mask in outer if isinstance(mask, Masked)]
     return hidden.by_infinity and all(score == -inf for score in chosen)
 
 
 def _each_row_has_a_key(masks: Sequence[_Hidden | None], ranges: Sequence[int | None]) -> bool:
-    """Whether all masks are known, and each query has a key that none hides: the first one, where
-    the number of keys is not known."""
+    """Whether all masks are known (not None), and each query has a key that none hides.
+
+    If the number of queries or keys is dynamic, that key must be the first one.
+    """
     keys = [mask.keys for mask in masks if mask is not None]
     hidden = np.logical_or.reduce(keys)
     empty = hidden[:, 0] if None in (ranges[T], ranges[S]) else hidden.all(axis=1)
@@ -91,8 +101,12 @@ def _each_row_has_a_key(masks: Sequence[_Hidden | None], ranges: Sequence[int | 
 
 
 def _hidden(mask: Mask, ranges: Sequence[int | None]) -> _Hidden | None:
-    """What a mask hides, where the numbers of queries and keys decide it alone; else None. If there
-    may be any number of them, what it hides from the first ones."""
+    """Return what a mask hides, if only the positions of query and key decide it; else None.
+
+    If the number of queries or keys is dynamic, the result is for the first SAMPLE of each. A mask
+    that is added must be 0 or at most LOW everywhere, and a mask that chooses must choose at most
+    LOW.
+    """
     tree = _computed(mask.condition if isinstance(mask, Masked) else mask, ranges)
     tokens, keys = ranges[T], ranges[S]
     if tokens is None or keys is None:
@@ -120,7 +134,8 @@ def _hidden(mask: Mask, ranges: Sequence[int | None]) -> _Hidden | None:
 
 
 def _computed(tree: Tree, ranges: Sequence[int | None]) -> Tree:
-    """A tree of which reads are computed further, as far as operations are elementwise."""
+    """A tree with its reads of tensors replaced by how these are computed, as far as operations are
+    elementwise."""
     left = iter(range(_MOST_NODES))
     if isinstance(tree, TensorElement):
         at = [simplified(index, ranges) for index in tree.at]
@@ -136,10 +151,12 @@ def mask_tensor(
     sizes: dict[int, Size],
     lead: tuple[list[int], list[int]],
 ) -> tuple[ir.Value, int] | Reason:
-    """What masks, from the outside to the scores, make of a score of zero: f32 [sequences, heads,
-    T, S], where sizes in which they do not differ are 1; and how many sequences share each.
+    """Build the tensor of `masks`, the outermost first: what they make of a score of zero.
 
-    `sizes`: of the loops whose ranges are dynamic. `lead`: the loops of sequences and of heads.
+    Returns an f32 tensor [sequences, heads, T, S], in which dimensions along which the masks do not
+    differ have size 1, and the number of consecutive sequences that share a mask; or the reason why
+    it cannot be built. `sizes`: of the loops whose ranges are dynamic. `lead`: the loops of
+    sequences, and the loops of heads.
     """
     trees = [mask.condition if isinstance(mask, Masked) else mask for mask in masks]
     f32 = ir.F32Type.get()
@@ -152,7 +169,7 @@ def mask_tensor(
     used = {digit for _, digits in inputs.values() for digit in digits} | {S}
     used |= {loop for tree in trees for index in variables(tree) for loop in loops_of([index])}
     for group in lead:
-        # All digits up to the last that is used.
+        # Each digit that is at or before the last one that is used, so that they form one index.
         used |= {digit for at, digit in enumerate(group) if used & set(group[at:])}
     used |= set(lead[1]) if used & set(lead[1]) else set()
     digits = [digit for digit in (N, V, G, T, S) if digit in used and ranges[digit] != 1]
@@ -191,13 +208,15 @@ def mask_tensor(
 
 
 def _can_emit(tree: Tree) -> bool:
+    """Whether `_emitted` knows all nodes of a tree."""
     return isinstance(tree, Apply | TensorElement | Literal | AffineIndex) and all(
         map(_can_emit, parts(tree))
     )
 
 
 def _emitted(tree: Tree, known: Mapping[TensorElement, ir.Value], output: str) -> ir.Value:
-    """The scalar of a tree, in the body of a generic operation with these loops."""
+    """Build the scalar of a tree in the body of a generic operation. `known`: the scalar of each
+    tensor that the tree reads. `output`: the letters of the loops of the operation."""
     if isinstance(tree, TensorElement):
         return known[tree]
     if isinstance(tree, Literal):
@@ -215,7 +234,8 @@ def _emitted(tree: Tree, known: Mapping[TensorElement, ir.Value], output: str) -
 
 
 def _index(index: ir.AffineExpr, output: str) -> ir.Value:
-    """An affine expression of loops, of type index."""
+    """Build an affine expression of loops, as a scalar of type index. Loops that are not in
+    `output` have the index 0."""
     loop = dim_of(index)
     if loop is not None:
         letter = _LETTERS[loop]

@@ -1,4 +1,5 @@
-"""Find pairs of contractions: the second reads exponentials of the results of the first."""
+"""Find pairs of contractions of which the second reads exponentials of results of the first, as in
+attention."""
 
 from __future__ import annotations
 
@@ -14,16 +15,17 @@ from mxc.dialects.scalar_trees import inputs_of
 from mxc.passes.rewriting.generics import yielded
 from mxc.passes.rewriting.starts import starts_from_zero
 
-#: Most operations between the two contractions, with all that a mask is computed from.
+#: Most values that are followed between the contractions, with those that masks are computed from.
 _MOST = 512
 #: Bits of f32.
 _F32 = 32
-#: The greater of two floats.
+#: Operations that compute the greater of two floats.
 MAXIMA = ("arith.maximumf", "arith.maxnumf")
 
 
 def sides_of(op: ir.Operation) -> tuple[int, int] | None:
-    """The two operands whose products an operation sums in f32, from zero; else None."""
+    """The numbers of the two operands whose products an operation sums in f32, starting from zero;
+    None for other operations."""
     if not op.name.startswith("linalg.") or len(op.results) != 1 or len(op.operands) != 3:
         return None
     if not op.regions or not op.regions[0].blocks:
@@ -51,7 +53,8 @@ def sides_of(op: ir.Operation) -> tuple[int, int] | None:
 
 
 def reduced_loop(op: ir.Operation) -> int | None:
-    """The one loop over which an operation reduces, where all of its indices are loops."""
+    """The one loop over which an operation reduces; None if it has several or none, or if an index
+    of an operand is not a single loop."""
     found = [i for i, kind in enumerate(iterators(op)) if "reduction" in str(kind)]
     plain = all(dim_of(e) is not None for each in indexing_maps(op) for e in each.results)
     return found[0] if plain and len(found) == 1 else None
@@ -59,13 +62,15 @@ def reduced_loop(op: ir.Operation) -> int | None:
 
 @dataclass(frozen=True)
 class Between:
-    """The contraction of the scores, and what depends on it between the contractions."""
+    """What is between two contractions. `first`: the first contraction, of the scores. `values`:
+    its result and the tensors that depend on it, up to the operand of the second."""
 
     first: ir.Operation
     values: set[ir.Value]
 
     def roundings(self, tree: Tree) -> Iterator[str]:
-        """Yield the types narrower than f32 of what a tree computes from the contraction."""
+        """Yield the type of each float narrower than f32 that a tree computes from the first
+        contraction."""
         if any(read.value in self.values for read in reads(tree)):
             if isinstance(tree.type, ir.FloatType) and tree.type.width < _F32:
                 yield str(tree.type)
@@ -74,8 +79,11 @@ class Between:
 
 
 def between_products(value: ir.Value) -> Between | None:
-    """What is between a contraction and a value; None where this is no softmax: there is another
-    number of contractions than one, no exponential or no maximum of a row."""
+    """What is between a first contraction and `value`, an operand of a second one.
+
+    None where this can be no softmax: `value` depends on no contraction or several, or there is no
+    exponential or no maximum over a loop in between.
+    """
     depends: dict[ir.Value, bool] = {}
     first: list[ir.Operation] = []
     scalars: set[str] = set()

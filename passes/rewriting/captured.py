@@ -1,11 +1,11 @@
-"""Turn scalars that the body of an elementwise operation captures into tensors that it reads.
+"""Turn scalars that the body of an elementwise operation captures into operands of the operation.
 
     %f = tensor.extract %t[]        linalg.generic ins(%y) { mulf %a, %f }
 becomes
     linalg.generic ins(%y, %t) { mulf %a, %b }
 
-Computations on such scalars move into the body, so that nothing waits for the host to read a
-tensor.
+Computations on captured scalars move into the body. So the program does not wait for the host to
+read a tensor.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def read_captured(op: ir.Operation) -> ir.Operation:
 
 
 def _captured(op: ir.Operation) -> list[ir.Value]:
-    """The scalars that a body captures, without constants; empty if one is not a number."""
+    """The scalars that a body captures, without constants. Empty if it reads a tensor, or captures
+    something else than an integer or float."""
     found: dict[ir.Value, None] = {}
     body = op.regions[0].blocks[0]
     for view in body.operations:
@@ -74,7 +75,7 @@ def _captured(op: ir.Operation) -> list[ir.Value]:
 
 
 def _leaves(value: ir.Value) -> Sequence[ir.Value]:
-    """The scalars that a scalar is computed from, which are not themselves computed."""
+    """The scalars that `value` is computed from and that are not computed from other numbers."""
     if _is_constant(value):
         return []
     if not _is_computed(value):
@@ -83,7 +84,8 @@ def _leaves(value: ir.Value) -> Sequence[ir.Value]:
 
 
 def _compute(value: ir.Value, at: dict[ir.Value, ir.Value]) -> ir.Value:
-    """Emit a scalar, computed from the leaves in `at`."""
+    """Emit the scalar `value` in the new body. `at`: old scalars -> new ones, first of the leaves;
+    all that are emitted are added."""
     if value in at or _is_constant(value):
         return at.get(value, value)
     for operand in value.owner.operands:
@@ -105,7 +107,8 @@ def _is_computed(value: ir.Value) -> bool:
 
 
 def _tensor(value: ir.Value) -> ir.Value:
-    """The rank-0 tensor that holds a scalar."""
+    """The rank-0 tensor that holds a scalar: a slice of the tensor that it is extracted from, or a
+    new tensor."""
     kind = ir.RankedTensorType.get([], value.type)
     if isinstance(value, ir.BlockArgument) or value.owner.name != "tensor.extract":
         return tensor.FromElementsOp(kind, [value]).result

@@ -17,7 +17,7 @@ class Codes:
 
     def __init__(self, root: ir.Operation) -> None:
         """Find the tensors in one walk."""
-        #: The operations that compute them, producers first.
+        #: The operations that compute these tensors, producers first.
         self.operations: list[ir.Operation] = []
         self._values: set[ir.Value] = set()
         root.walk(self._visit, ir.WalkOrder.PRE_ORDER)
@@ -27,7 +27,7 @@ class Codes:
         return value in self._values
 
     def enter(self, value: ir.Value) -> bool:
-        """Whether `tree_of` should follow how a tensor is computed."""
+        """Whether a tensor is computed from codes: the argument `enter` of `tree_of`."""
         return value in self._values
 
     def _visit(self, op: ir.Operation) -> ir.WalkResult:

@@ -1,4 +1,5 @@
-"""Rebuild decoded tensors, and decoded sides of contractions, from elements and scales."""
+"""Rebuild decoded tensors, and decoded sides of contractions, in the usual form: a linalg.generic
+that extends elements of a block format and multiplies them by their scales."""
 
 from __future__ import annotations
 
@@ -34,13 +35,14 @@ _MOST = 4
 
 
 def decoded_tensor(decoding: Decoding, like: ir.Value) -> ir.Value:
-    """The tensor of the shape of `like` that a decoding over its dimensions describes."""
+    """Build the tensor that `decoding` describes. Its loops are the dimensions of `like`."""
     sizes = [size_of(like, axis) for axis in range(len(shape_of(like)))]
     return _decoded(decoding, list(range(len(sizes))), sizes)
 
 
 def _decoded(decoding: Decoding, loops: list[int], sizes: Sequence[int | ir.Value]) -> ir.Value:
-    """Build a decoded tensor with one dimension per loop of `loops`."""
+    """Build a decoded tensor with a dimension for each of `loops`, loops of the decoding, of these
+    sizes."""
     format, kind = decoding.format, decoding.kind
     decoding = _in_order(_with_halves_last(decoding))
     elements = _typed(decoding.elements.value, ir.Type.parse(format.element.mlir), decoding.swapped)
@@ -71,9 +73,9 @@ def _decoded(decoding: Decoding, loops: list[int], sizes: Sequence[int | ir.Valu
 
 
 def _with_halves_last(decoding: Decoding) -> Decoding:
-    """The decoding with adjacent elements of a byte along the last dimension of the bytes.
+    """The decoding with bytes whose two elements are adjacent along the last dimension.
 
-    Where they are along another dimension, as for weights [K / 2, N], the bytes are transposed.
+    If they are adjacent along another one, as for weights [K / 2, N], the bytes are transposed.
     """
     axis, read = halved_axis(decoding), decoding.elements
     last = len(read.at) - 1
@@ -87,8 +89,11 @@ def _with_halves_last(decoding: Decoding) -> Decoding:
 
 
 def _in_order(decoding: Decoding) -> Decoding:
-    """The decoding of elements in order: where the elements of one half of the bytes are adjacent,
-    nibbles are rearranged."""
+    """The decoding of a tensor in which adjacent elements are adjacent nibbles.
+
+    If instead one nibble of each byte of a stretch holds the first elements, and the other nibble
+    the next ones (`Halves`), the nibbles are rearranged.
+    """
     halves = halves_of(decoding)
     if halves is None:
         return decoding
@@ -118,7 +123,8 @@ def _in_order(decoding: Decoding) -> Decoding:
 
 
 def _typed(value: ir.Value, kind: ir.Type, swapped: bool) -> ir.Value:
-    """A tensor of codes as elements or scales; `swapped`: the first code of a byte is high."""
+    """Reinterpret a tensor of codes as elements or scales of the type `kind`. `swapped`: whether
+    the first code of a byte is in its high bits."""
     if element_of(value) == kind or is_byte(kind):
         return value
     if swapped:
@@ -127,7 +133,7 @@ def _typed(value: ir.Value, kind: ir.Type, swapped: bool) -> ir.Value:
 
 
 def _exchanged(value: ir.Value) -> ir.Value:
-    """Bytes with their nibbles exchanged."""
+    """Build a tensor of bytes with the two nibbles of each exchanged."""
     i8 = ir.IntegerType.get_signless(8)
     letters = " ".join("abcdefgh"[: len(shape_of(value))])
 
@@ -139,8 +145,8 @@ def _exchanged(value: ir.Value) -> ir.Value:
 
 
 def decode_sides(op: ir.Operation, codes: Codes) -> list[Decoding]:
-    """Rewrite a contraction that decodes in its body to read decoded tensors. Return their
-    decodings.
+    """Rewrite a contraction whose body decodes one or both sides, so that it reads decoded tensors.
+    Return the decodings.
 
     Returns an empty list, and changes nothing, where the body decodes no format.
     """
@@ -167,7 +173,8 @@ def decode_sides(op: ir.Operation, codes: Codes) -> list[Decoding]:
 
 
 def _side(tree: Tree, ranges: list[int | None]) -> Decoding | str | None:
-    """The format that a tree in f32 decodes, rounded to a narrower float before or not."""
+    """The decoding of an f32 tree, which may be extended from a narrower float. For other results
+    see `decoding_of`."""
     found = decoding_of(tree, ranges)
     if isinstance(found, str) and isinstance(tree, Apply) and tree.op.name == "arith.extf":
         inner = decoding_of(tree.inputs[0], ranges)
@@ -195,11 +202,13 @@ def _factors(op: ir.Operation) -> list[ir.Value] | None:
 
 
 def _reads_codes(tree: Tree) -> bool:
+    """Whether all reads of a tree, at least one, are codes."""
     found = list(reads(tree))
     return bool(found) and all(is_code(each.type) for each in found)
 
 
 def _product(trees: Sequence[Tree]) -> Tree:
+    """The product of f32 trees."""
     first, *rest = trees
     for tree in rest:
         first = FloatProduct(first, tree)
@@ -220,7 +229,8 @@ def _partitions(trees: Sequence[Tree], count: int) -> Iterator[list[list[Tree]]]
 
 
 def _rebuild(op: ir.Operation, sides: Sequence[Decoding], plain: Sequence[ir.Value]) -> None:
-    """The contraction of decoded tensors, and of a plain factor as it is."""
+    """Replace `op` by a contraction of the decoded tensors `sides` and the factors `plain`, at most
+    one, which are cloned from the body."""
     block, maps = op.regions[0].blocks[0], indexing_maps(op)
     arguments = list(block.arguments)[:-1]
     kept = [number for number, argument in enumerate(arguments) if _depends(plain, argument)]
@@ -252,7 +262,7 @@ def _rebuild(op: ir.Operation, sides: Sequence[Decoding], plain: Sequence[ir.Val
 
 
 def _depends(values: Sequence[ir.Value], on: ir.Value) -> bool:
-    """Whether scalars of a body are computed from one of its arguments."""
+    """Whether any of the scalars `values` of a body is computed from `on`."""
     pending = list(values)
     while pending:
         value = pending.pop()

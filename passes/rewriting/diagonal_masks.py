@@ -1,7 +1,7 @@
-"""Masks that depend on a query t and a key s by comparisons of t - s with small numbers.
+"""Recognize masks that depend on query t and key s only by comparing t - s with small numbers.
 
-Such a mask is constant along diagonals, and beyond the numbers that are compared. So its values for
-as many queries and keys as `SAMPLE` show what it is for any number of them.
+Such a mask is constant along diagonals. It is also constant where t - s is beyond all numbers that
+it is compared with. So its values for SAMPLE queries and keys determine it for any number of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from iree.compiler.dialects import arith
 from mxc.dialects.indexing import dim_of
 from mxc.dialects.scalar_nodes import AffineIndex, Apply, Literal, Tree
 
-#: Queries and keys for which a mask is evaluated.
+#: Number of queries, and of keys, for which a mask is evaluated if their number is dynamic.
 SAMPLE = 64
 
 _SIGNED = frozenset(
@@ -20,15 +20,16 @@ _SIGNED = frozenset(
 )
 _CASTS = frozenset(("arith.index_cast", "arith.index_castui", "arith.extsi", "arith.trunci"))
 
-#: Bits of an index, and of integers that hold any number of queries.
+#: Bits of an index; least bits of an integer type in which computations do not overflow, because it
+#: holds any number of queries.
 _INDEX_BITS, _LEAST_BITS = 64, 32
-#: Factors of t and of s, and a number.
+#: A linear expression a * t + b * s + c of query t and key s, as (a, b, c).
 _Linear = tuple[int, int, int]
 
 
 def is_constant_along_diagonals(tree: Tree, query: int, key: int) -> bool:
-    """Whether a mask depends only on comparisons of the loop `query` minus the loop `key` with
-    numbers below SAMPLE - 1."""
+    """Whether a mask is computed only from constants and from signed comparisons of a multiple of
+    query - key with a number whose magnitude is below SAMPLE - 1. `query`, `key`: loops."""
     if isinstance(tree, Literal):
         return True
     if not isinstance(tree, Apply):
@@ -47,8 +48,8 @@ def _predicate(op: ir.Operation) -> arith.CmpIPredicate:
 
 
 def _linear(tree: Tree, loops: tuple[int, int]) -> _Linear | None:
-    """An integer as a sum of multiples of two loops and a number; None for another one, and for one
-    in which a number of queries may overflow."""
+    """An integer as a linear expression of two loops; None if it is not linear, or is computed in a
+    type of fewer than _LEAST_BITS, which may overflow."""
     if getattr(tree.type, "width", _INDEX_BITS) < _LEAST_BITS:
         return None
     if isinstance(tree, AffineIndex):
@@ -74,6 +75,7 @@ def _linear(tree: Tree, loops: tuple[int, int]) -> _Linear | None:
 
 
 def _linear_index(index: ir.AffineExpr, loops: tuple[int, int]) -> _Linear | None:
+    """An affine expression as a linear expression of two loops; None if it has other terms."""
     if isinstance(index, ir.AffineConstantExpr):
         return 0, 0, int(index.value)
     loop = dim_of(index)

@@ -1,8 +1,8 @@
-"""Tensors with one dimension for each digit of the indices that read them.
+"""Reshape tensors so that each digit of the indices that read them has a dimension of its own.
 
 An index over loops, such as 32 * d0 + d1 where d1 < 32, has the digits (d0, d1): the dimension that
-it reads can be expanded to one dimension for each. So what is read is known dimension by dimension,
-and can be transposed to any order of digits.
+it reads can be expanded to one dimension for each. After that, each loop reads one dimension, and
+the tensor can be transposed to any order of digits.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mxc.dialects.sizes import quotient as divided
 from mxc.passes.kernels.reshapes import reshape
 from mxc.passes.rewriting.transposes import transposed
 
-#: Numbers of iterations of loops; None if dynamic. The digit of a single iteration is left out.
+#: Numbers of iterations of loops; None if dynamic. A loop with one iteration is not a digit.
 Ranges = Sequence[int | None]
 
 
 def simplified(index: ir.AffineExpr, ranges: Ranges) -> ir.AffineExpr:
-    """An index without divisions by numbers that what is divided does not reach."""
+    """Simplify an index: divisions whose dividend is always less than the divisor are removed."""
     if not isinstance(index, ir.AffineBinaryExpr):
         return index
     left, right = (simplified(each.maybe_downcast(), ranges) for each in (index.lhs, index.rhs))
@@ -40,7 +40,7 @@ def simplified(index: ir.AffineExpr, ranges: Ranges) -> ir.AffineExpr:
 
 
 def number_of(digits: Sequence[int], ranges: Ranges) -> ir.AffineExpr:
-    """The index whose digits are these loops."""
+    """The index whose digits are these loops, the most significant first."""
     found: ir.AffineExpr = ir.AffineConstantExpr.get(0)
     for digit in digits:
         size = ranges[digit]
@@ -53,8 +53,10 @@ def number_of(digits: Sequence[int], ranges: Ranges) -> ir.AffineExpr:
 
 
 def digits_of(index: ir.AffineExpr, ranges: Ranges) -> list[int] | None:
-    """The loops that are the digits of an index, the most significant first; None for an index that
-    is no such sum, or leaves numbers out."""
+    """The loops that are the digits of an index, the most significant first.
+
+    None for an index that is no sum of multiples of loops, or does not take all numbers from 0 on.
+    """
     terms = _terms(simplified(index, ranges))
     if terms is None:
         return None
@@ -72,10 +74,11 @@ def digits_of(index: ir.AffineExpr, ranges: Ranges) -> list[int] | None:
 def split_digits(
     value: ir.Value, at: Sequence[ir.AffineExpr], ranges: Ranges
 ) -> tuple[ir.Value, list[int]] | None:
-    """A tensor that is read at these indices, with one dimension for each digit, and the digits.
+    """Reshape a tensor that is read at the indices `at` to one dimension for each digit. Return it
+    and the digits.
 
-    Dimensions of size one are dropped. None where a dimension has other elements than those read,
-    or a digit is in two dimensions.
+    Dimensions of size one are dropped. Returns None where a dimension has more elements than are
+    read, or a digit is in two dimensions.
     """
     groups = [digits_of(index, ranges) for index in at]
     found: list[int] = []
@@ -105,8 +108,11 @@ def arranged(
     groups: Sequence[Sequence[int]],
     ranges: Ranges,
 ) -> ir.Value | None:
-    """A tensor that is read at these indices, with a dimension for each of `groups`, whose digits
-    are those of its index; None where the tensor has other digits than these."""
+    """Transpose and reshape a tensor that is read at the indices `at`, so that it has a dimension
+    for each of `groups`, whose index has the loops of the group as digits.
+
+    Returns None where the indices have other digits than the groups.
+    """
     found = split_digits(value, at, ranges)
     if found is None:
         return None

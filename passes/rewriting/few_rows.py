@@ -25,7 +25,8 @@ _NARROW = ("bf16", "f16")
 
 
 def schedule_few_rows(op: ir.Operation, subgroup: int) -> bool:
-    """Set a schedule on `op` and return True if it is such a product; otherwise return False."""
+    """Set a schedule on `op` and return True if it is a product for which IREE crashes; otherwise
+    return False. `subgroup`: lanes of a wave of the target."""
     if (
         subgroup != _SUBGROUP
         or op.name != "linalg.generic"

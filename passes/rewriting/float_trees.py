@@ -1,4 +1,4 @@
-"""Trees of scalars read without their casts between floats."""
+"""Look at the root of a scalar tree below casts between float types."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ def plain(tree: Tree) -> Tree:
 
 
 def inputs_of(tree: Tree, name: str) -> tuple[Tree, ...] | None:
-    """The inputs of the operation `name` at the root of a tree, below casts; None for another."""
+    """The inputs of the operation at the root of a tree, below casts, if its name is `name`; else
+    None."""
     tree = plain(tree)
     return tree.inputs if isinstance(tree, Apply) and tree.op.name == name else None
 
 
 def number_in(tree: Tree) -> float | None:
-    """The number that a tree is, below casts; None for another tree."""
+    """The number of a tree that is a literal, below casts; None for another tree."""
     tree = plain(tree)
     return float(tree.number) if isinstance(tree, Literal) else None

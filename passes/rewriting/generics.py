@@ -19,7 +19,8 @@ def generic_like(
     init: ir.Value,
     body: Callable[[Sequence[ir.Value]], ir.Value],
 ) -> ir.Value:
-    """Build a linalg.generic before `op` with its loops and attributes, over `inputs` and `init`.
+    """Build a linalg.generic before `op` with the loops, the result's indexing map and the
+    discardable attributes of `op`, over `inputs` and `init`. Return its result.
 
     `body` gets the scalars of the inputs and the accumulator, and returns the scalar to yield.
     """
@@ -52,8 +53,8 @@ def arguments_of(value: ir.Value) -> set[ir.Value]:
 
 
 def computes_from_index(value: ir.Value) -> bool:
-    """Whether a scalar of a body is computed from the number of an iteration, or by operations with
-    bodies of their own, which may read it."""
+    """Whether a scalar of a body is computed from the index of a loop, or by operations with
+    regions, which may read one."""
     if isinstance(value, ir.BlockArgument):
         return False
     op = value.owner
@@ -68,7 +69,7 @@ def yielded(op: ir.Operation) -> ir.Value:
 
 
 def is_product(value: ir.Value) -> bool:
-    """Whether a scalar is an f32 product."""
+    """Whether a scalar is the result of an f32 multiplication."""
     if isinstance(value, ir.BlockArgument) or value.owner.name != "arith.mulf":
         return False
     return isinstance(value.type, ir.F32Type)

@@ -1,9 +1,8 @@
-"""Recognize lookups of rows as frontends write them: an element of a table per element of the
-result.
+"""Recognize lookups of rows of a table. Frontends write them element by element:
 
     linalg.generic ins(%ids [T]) -> [T, K] { tensor.extract %table[index_cast %id, linalg.index 1] }
 
-is a gather of rows of the table.
+is a gather of T rows of the table.
 """
 
 from __future__ import annotations
@@ -23,20 +22,21 @@ from mxc.passes.rewriting.generics import yielded
 from mxc.passes.rewriting.rebuild import clone_scalar
 
 _CASTS = ("arith.index_cast", "arith.index_castui")
-#: Bits of numbers that are computed as indices.
+#: Bits of the integers to which numbers of rows are cast that a body computes as index values.
 _WIDE = 64
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """Rows of `table` by `number`, a scalar in the body of `op` that is computed from its input."""
+    """A lookup of rows of `table` by `number`, a scalar that the body of `op` computes from its one
+    input."""
 
     op: ir.Operation
     table: ir.Value
     number: ir.Value
 
     def gathered(self, numbers: ir.Value) -> ir.Value:
-        """Build the gather that is equivalent to the lookup, by its list of `numbers`."""
+        """Build the gather that replaces the lookup. `numbers`: see the method."""
         found = gather(self.table, numbers)
         lead, row = sizes_of(self.op.operands[0]), shape_of(self.table)[1:]
         if len(lead) == 1:
@@ -46,7 +46,8 @@ class Lookup:
         return tensor.expand_shape(self.op.results[0].type, found, groups, dynamic, shape)
 
     def numbers(self) -> ir.Value:
-        """Build the list of the numbers of rows, which the body may compute from the input."""
+        """Build the list of the numbers of rows, a tensor of rank 1: the input, or what the body
+        computes from it."""
         ids = self.op.operands[0]
         argument = self.op.regions[0].blocks[0].arguments[0]
         if self.number != argument:
@@ -64,14 +65,15 @@ class Lookup:
 
 
 class Numbers:
-    """The lists of numbers of lookups, built once for lookups by the same ones."""
+    """The lists of row numbers of lookups. Lookups by the same numbers in a block share a list."""
 
     def __init__(self) -> None:
         """Start without lists."""
         self._built: list[tuple[ir.Value, str, ir.Block, ir.Value]] = []
 
     def of(self, lookup: Lookup) -> ir.Value:
-        """The list of a lookup, at the insertion point, which comes after those before."""
+        """The list of a lookup: one that was built for an earlier call, or a new one at the
+        insertion point, which must come after those of earlier calls."""
         ids, said, block = lookup.op.operands[0], _said(lookup.number), lookup.op.operation.block
         for known in self._built:
             if known[:3] == (ids, said, block):
@@ -82,7 +84,7 @@ class Numbers:
 
 
 def _said(value: ir.Value) -> str:
-    """A text that is equal for scalars of bodies that are computed alike."""
+    """A text that is equal for scalars of two bodies if they are computed alike."""
     if isinstance(value, ir.BlockArgument):
         return f"%{value.arg_number}"
     op = value.owner

@@ -1,6 +1,6 @@
-"""Rebuild a linalg.generic without the loops that have one iteration, and with neighbours as one.
+"""Rebuild a linalg.generic without loops of one iteration, and with adjacent loops merged.
 
-IREE does this later, and loses schedules by it. So a pass that sets a schedule does it first.
+IREE does this later, and drops schedules on the way. So a pass that sets a schedule does it first.
 
     (b, m, n, k): x[b, m, k], w[n, k], y[b, m, n]   with b and m as one loop is
     (m, n, k):    x[m, k],    w[n, k], y[m, n]      with reshapes of x and y
@@ -20,15 +20,19 @@ from mxc.dialects.indexing import dims, indexing_maps
 from mxc.dialects.sizes import size_of
 from mxc.passes.rewriting.rebuild import discardable, replace
 
-#: Loops that become one, in their order.
+#: Loops that are merged into one, the outermost first.
 Group = Sequence[int]
 
 
 def merged(
     reads: Sequence[Sequence[int | None]], loops: Sequence[int], known: Collection[int]
 ) -> list[list[int]]:
-    """`loops` as groups that are side by side in each operand that has one of them. `reads`: the
-    loop of each dimension of the operands. Loops that are not `known` have one iteration."""
+    """Divide `loops` into groups that can be merged: each operand has all loops of a group, in
+    adjacent dimensions in this order, or none of them.
+
+    `reads`: for each operand, the loop that indexes each dimension. `known`: the loops that have
+    several iterations; dimensions of others are ignored.
+    """
     own = [[loop for loop in read if loop in known] for read in reads]
     after = [dict(pairwise(read)) for read in own]
     groups: list[list[int]] = []
@@ -51,10 +55,11 @@ def with_loops(
     groups: Sequence[Group],
     reads: Sequence[Sequence[int | None]] | None = None,
 ) -> ir.Operation:
-    """`op` rebuilt with a loop for each group, in this order; other loops have one iteration.
+    """Rebuild `op` with one loop for each group, in this order, and return the new operation.
 
-    Operands have the groups side by side, and the body reads no index. `reads`: the loop of each
-    dimension of the operands; by default their maps, which have single loops.
+    All other loops must have one iteration, operands must have the groups as `merged` finds them,
+    and the body must read no index. `reads`: for each operand, the loop that indexes each
+    dimension; by default from the indexing maps, in which each index must then be a single loop.
     """
     places = {loop: place for place, group in enumerate(groups) for loop in group}
     reads = [dims(affine) for affine in indexing_maps(op)] if reads is None else reads
@@ -82,7 +87,8 @@ def with_loops(
 
 
 class _Axes:
-    """The dimensions of an operand: `places` has the new loop of each, None where there is none."""
+    """The dimensions of an operand, in groups by new loop. `places`: the new loop of each
+    dimension, None for dimensions of size 1 without one."""
 
     def __init__(self, places: Sequence[int | None]) -> None:
         #: New loops of the merged tensor.
@@ -91,7 +97,7 @@ class _Axes:
         ones: list[int] = []
         for axis, place in enumerate(places):
             if place is None:
-                # One element: it belongs to the group before it, or else to the first one.
+                # A dimension of size 1 joins the group before it, or the first one.
                 (self._groups[-1] if self._groups else ones).append(axis)
             elif self.kept[-1:] == [place]:
                 self._groups[-1].append(axis)
@@ -102,7 +108,7 @@ class _Axes:
         self._rank = len(places)
 
     def merged(self, value: ir.Value) -> ir.Value:
-        """`value` with a dimension for each new loop."""
+        """Collapse the dimensions of `value` to one for each new loop."""
         if len(self.kept) == self._rank:
             return value
         whole = ir.RankedTensorType(value.type)
@@ -113,7 +119,7 @@ class _Axes:
         return tensor.CollapseShapeOp(kind, value, self._attribute()).result
 
     def split(self, value: ir.Value, like: ir.Value) -> ir.Value:
-        """`value` with the dimensions of `like`, which `merged` was given."""
+        """Expand `value` to the dimensions of `like`, the argument of `merged`."""
         if len(self.kept) == self._rank:
             return value
         whole = ir.RankedTensorType(like.type)

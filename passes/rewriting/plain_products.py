@@ -1,4 +1,4 @@
-"""Which operations are products of two tensors and nothing else, and how their loops are read."""
+"""Recognize operations that are products of two tensors and nothing else, and sort their loops."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from iree.compiler.dialects import linalg
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dim_of, indexing_maps
 
-#: Loops, and the number that each is multiplied by.
+#: A sum of loops, each multiplied by a number: (loop, number) of each term.
 Terms = tuple[tuple[int, int], ...]
 
 #: Floats that matrix instructions of GPUs multiply.
 FLOATS = {"f32", "bf16", "f16"}
-#: Operations of a body: a product that is added, of floats or of integers with a sign.
+#: The two operations of a body besides extensions: a product, which is added, of floats or of
+#: integers with a sign.
 _BODIES = ({"arith.mulf", "arith.addf"}, {"arith.muli", "arith.addi"})
 _EXTENSIONS = {"arith.extf", "arith.extsi"}
 
 
 def is_plain_product(op: ir.Operation) -> bool:
-    """Whether an operation does no more than extend, multiply, and add in 32 bits: a contraction
-    or a convolution."""
+    """Whether an operation is a contraction or a convolution that does no more than extend,
+    multiply, and add in 32 bits."""
     if str(element_of(op.results[0])) not in ("f32", "i32"):
         return False
     if not linalg.isa_contraction_op(op) and not linalg.isa_convolution_op(op):
@@ -35,11 +36,12 @@ def is_plain_product(op: ir.Operation) -> bool:
 
 @dataclass(frozen=True)
 class ProductLoops:
-    """The loops of lhs[..] * rhs[..], summed, that have several iterations: those of both sides and
-    the result, of one side and the result, and of the sum.
+    """The loops with several iterations of a sum of lhs[..] * rhs[..].
 
-    `dims`: the loops, and their numbers, at whose sum each dimension of lhs, rhs and the result is
-    read. `reads`: the one loop of each, if no dimension is read at a sum or a multiple.
+    `batch`: those that index both sides and the result. `rows`: lhs and the result. `columns`: rhs
+    and the result. `sums`: both sides, but not the result. `dims`: for lhs, rhs and the result, the
+    index of each dimension as a sum of loops. `reads`: the same with the one loop of each
+    dimension; None if a dimension has another index than one loop that reads all of it.
     """
 
     batch: tuple[int, ...]
@@ -51,8 +53,11 @@ class ProductLoops:
 
 
 def product_loops(op: ir.Operation, ranges: Sequence[int | None]) -> ProductLoops | None:
-    """The loops of a plain product; None where a loop of the sum is of one side alone, where a
-    dimension is read at something else, or at a sum that has a dynamic size."""
+    """The loops of a plain product. `ranges`: iterations of each loop, None if dynamic.
+
+    None where a loop of the sum indexes one side alone, where an index is no sum of multiples of
+    loops, or where a dynamic dimension has another index than one loop that reads all of it.
+    """
     dims: list[tuple[Terms, ...]] = []
     simple = True
     for value, affine in zip(op.operands, indexing_maps(op), strict=True):
@@ -85,7 +90,8 @@ def product_loops(op: ir.Operation, ranges: Sequence[int | None]) -> ProductLoop
 
 
 def _terms(expression: ir.AffineExpr, ranges: Sequence[int | None]) -> Terms | None:
-    """The loops that are added up, of which those of one iteration go unless it is the only one."""
+    """The terms of an index, without loops of one iteration; if all have one, the first term. None
+    for an index that is no sum of multiples of loops."""
     terms = _sum(expression.maybe_downcast())
     if terms is None:
         return None
@@ -94,6 +100,7 @@ def _terms(expression: ir.AffineExpr, ranges: Sequence[int | None]) -> Terms | N
 
 
 def _sum(expression: ir.AffineExpr) -> Terms | None:
+    """The terms of an index that is a sum of multiples of loops; None for another one."""
     loop = dim_of(expression)
     if loop is not None:
         return ((loop, 1),)

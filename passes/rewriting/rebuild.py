@@ -1,4 +1,8 @@
-"""Rebuild a linalg operation with other operands, and helpers that passes on contractions share."""
+"""Rebuild a linalg operation with other operands, and helpers that passes on contractions share.
+
+The inputs of a rebuilt body are given as `Scalar`s: elements of operands, bodies of elementwise
+operations that are inlined, and constants.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from mxc.passes.rewriting.split_loops import (
 )
 from mxc.passes.rewriting.worklist import Worklist, erase
 
-#: The operation that reads the number of an iteration in a body.
+#: The operation that reads the index of a loop in a body.
 INDEX = "linalg.index"
 #: Prefixes of operations without side effects.
 _PURE = ("linalg.", "tensor.", "flow.tensor.bitcast", "util.global.load", GATHER)
@@ -33,7 +37,7 @@ _PURE = ("linalg.", "tensor.", "flow.tensor.bitcast", "util.global.load", GATHER
 
 @dataclass(frozen=True)
 class OperandRead:
-    """A scalar of the new body: an element of an operand, read through a map."""
+    """A scalar of the new body: the element of the operand `value` that the indexing map reads."""
 
     value: ir.Value
     map: ir.AffineMap
@@ -41,7 +45,8 @@ class OperandRead:
 
 @dataclass(frozen=True)
 class Inlined:
-    """A scalar of the new body: the result of the body of an elementwise `op` on `inputs`."""
+    """A scalar of the new body: what the body of the elementwise operation `op` yields for
+    `inputs`."""
 
     op: ir.Operation
     inputs: tuple[Scalar, ...]
@@ -72,9 +77,9 @@ def linalg_operations(root: ir.Operation) -> Worklist:
 
 
 def operations(root: ir.Operation, wanted: Callable[[ir.OpView], bool]) -> Worklist:
-    """The operations under `root` with results that are `wanted`, producers first.
+    """The operations under `root` that have results and are `wanted`, producers first.
 
-    Kernels of ours are not entered: they have no tensors, and most operations of a program.
+    Kernels of mxc are not entered: they have no tensors, but most of the operations of a program.
     """
     found: list[ir.Operation] = []
 
@@ -95,23 +100,24 @@ def operations_named(root: ir.Operation, name: str) -> Worklist:
 
 
 def has_reduction(op: ir.Operation) -> bool:
-    """Whether a linalg operation sums over a loop."""
+    """Whether a linalg operation reduces over a loop."""
     return any("reduction" in str(kind) for kind in iterators(op))
 
 
 def reads_index(op: ir.Operation) -> bool:
-    """Whether the body of a linalg operation reads the number of an iteration."""
+    """Whether the body of a linalg operation reads the index of a loop."""
     return any(view.operation.name == INDEX for view in op.regions[0].blocks[0].operations)
 
 
 def sums_floats(op: ir.Operation) -> bool:
-    """Whether `op` sums floats over a loop; maxima of the bits of a block are integers."""
+    """Whether `op` reduces floats over a loop. Reductions of integers, such as the maximum of the
+    bits of a block, do not count."""
     return has_reduction(op) and isinstance(op.results[0].type.element_type, ir.FloatType)
 
 
 def sums_of_elements(root: ir.Operation) -> Iterator[ir.Operation]:
-    """Yield the linalg operations under `root` that sum floats and read elements of at most 8 bits:
-    floats other than E8M0, i8 or i4."""
+    """Yield the linalg operations under `root` that reduce floats, and read elements of at most 8
+    bits: floats other than E8M0, i8 or i4."""
     for op in linalg_operations(root):
         kinds = [v.type for v in list(op.operands)[:-1] if isinstance(v.type, ir.RankedTensorType)]
         elements = (kind.element_type for kind in kinds)
@@ -122,9 +128,10 @@ def sums_of_elements(root: ir.Operation) -> Iterator[ir.Operation]:
 def rebuild(op: ir.Operation, inputs: Sequence[Scalar], *, split: bool = False) -> ir.Value | None:
     """Replace `op` by a linalg.generic with its body over `inputs`, one for each input of `op`.
 
-    Returns the replacement of the result. With `split`, loops that an index divides are split, and
-    operands and result are reshaped to match; returns None and changes nothing where no split makes
-    every index a plain loop, or where the loops read a part of packed elements.
+    Returns the replacement of the result. With `split`, loops that an index divides are split
+    (split_loops.py), and operands and result are reshaped to match. Returns None and changes
+    nothing where no split makes every index a plain loop, or where the loops read only a part of
+    packed elements.
     """
     reads = [read for item in inputs for read in reads_of(item)]
     values = [*(read.value for read in reads), op.operands[len(op.operands) - 1]]
@@ -167,7 +174,7 @@ def rebuild(op: ir.Operation, inputs: Sequence[Scalar], *, split: bool = False) 
 
 
 def _is_whole(values: Sequence[ir.Value], plan: LoopSplit) -> bool:
-    """Whether the result, and each operand but scales and plain floats, is read as a whole.
+    """Whether the loops of `plan` read all of the result, and of each operand with packed elements.
 
     IREE cannot load a part of packed elements, and a part of weights would be a copy.
     """
@@ -177,7 +184,7 @@ def _is_whole(values: Sequence[ir.Value], plan: LoopSplit) -> bool:
 
 
 def discardable(op: ir.Operation) -> Iterator[str]:
-    """Yield the names of attributes that are not part of the definition of the operation."""
+    """Yield the names of the discardable attributes of `op`: those with a dialect prefix."""
     return (name for name in list(op.attributes.keys()) if "." in name)
 
 
@@ -195,7 +202,7 @@ def sweep(root: ir.Operation) -> None:
 
 
 def reads_of(item: Scalar) -> Iterator[OperandRead]:
-    """Yield the reads of a scalar of a new body, in order."""
+    """Yield the reads that a scalar of a new body consists of, in order."""
     if isinstance(item, OperandRead):
         yield item
     elif isinstance(item, Inlined):
@@ -204,7 +211,7 @@ def reads_of(item: Scalar) -> Iterator[OperandRead]:
 
 
 def _emit(item: Scalar, arguments: Iterator[ir.Value]) -> ir.Value:
-    """Emit the scalar of `item`; `arguments` are in the order of `reads_of`."""
+    """Emit a scalar of a new body. `arguments`: of the new body, in the order of `reads_of`."""
     if isinstance(item, OperandRead):
         return next(arguments)
     if isinstance(item, Constant):
@@ -217,8 +224,8 @@ def _emit(item: Scalar, arguments: Iterator[ir.Value]) -> ir.Value:
 def clone_scalar(value: ir.Value, at: dict[ir.Value, ir.Value]) -> ir.Value:
     """Clone a scalar of a body at the insertion point, with values replaced according to `at`.
 
-    The operations that it is computed from are cloned too, and added to `at`. Constants outside the
-    body are not cloned.
+    The operations that it is computed from are cloned too, and their results added to `at`. Values
+    from outside of the body are not cloned.
     """
     if value in at or isinstance(value, ir.BlockArgument):
         return at.get(value, value)
@@ -232,8 +239,8 @@ def clone_scalar(value: ir.Value, at: dict[ir.Value, ir.Value]) -> ir.Value:
 
 
 def body_text(block: ir.Block, names: Mapping[ir.Value, str]) -> list[str]:
-    """The operations of a body as text that is equal for the same code. `names`: of the values that
-    it is given; others from outside are constants."""
+    """The operations of a body as lines of text that are equal for the same code. `names`: names of
+    the values from outside, except constants."""
     known, lines = dict(names), []
     for number, view in enumerate(block.operations):
         op = view.operation
@@ -260,7 +267,7 @@ def _clone_body(
     source: ir.Block, scalars: Sequence[ir.Value], plan: LoopSplit | None = None
 ) -> ir.Value:
     """Clone a body at the insertion point over `scalars` and return the value that it yields.
-    `plan`: how its loops were split."""
+    `plan`: how its loops were split, None if they were not."""
     at = dict(zip(source.arguments, scalars, strict=False))
     *body, end = source.operations
     for inner in body:

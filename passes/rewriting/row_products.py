@@ -1,13 +1,13 @@
 """One row times a matrix of bf16 or f16 weights on a GPU: a schedule that gives right results.
 
-IREE 3.13 gives a lane several elements of a row of weights. Where the other operand is wider, it
+IREE 3.13 gives a lane several elements of a row of weights. If the other operand is wider (f32), it
 adds up the rows of a workgroup and stores one of them. With one element per lane, each row has its
-own sum. Schedules are lost where unit loops are dropped, so unit loops are dropped here first.
+own sum. IREE drops schedules where it drops unit loops, so unit loops are dropped here first.
 
-For a row of the same type as the weights, IREE takes 64 rows of weights per workgroup where there
-are few rows and the depth is not a power of two times the elements that the lanes take at once. The
-sums then do not fit in registers (1024 x 5120: 1.4 KB of scratch). Here a workgroup takes as many
-rows as IREE takes for other sizes.
+If the other operand has the type of the weights, the sums are right. But IREE takes 64 rows of
+weights per workgroup where there are few rows, and the depth is not a power of two times the
+elements that the lanes take at once. The sums then do not fit in registers (1024 x 5120: 1.4 KB of
+scratch). Here a workgroup takes as many rows as IREE takes for other sizes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _NARROW = ("bf16", "f16")
 
 
 def schedule_row_product(op: ir.Operation, subgroup: int) -> bool:
-    """Rebuild `op` as a product of a vector and a matrix, with its schedule. Return whether it was
-    done.
+    """Rebuild `op` as a product of a vector and a matrix, with a schedule. Return whether it was
+    done. `subgroup`: lanes of a wave of the target.
 
     Returns False, and changes nothing, for other operations, and for sizes for which IREE's own
     schedule gives a lane one element or needs no scratch.
@@ -81,7 +81,7 @@ def _element(value: ir.Value) -> str:
 
 
 def _spills(columns: int, depth: int, subgroup: int) -> bool:
-    """Whether IREE's own schedule uses scratch memory for a row of the type of the weights."""
+    """Whether IREE's own schedule needs scratch memory where both operands have one type."""
     steps, rest = divmod(depth, _AT_ONCE * subgroup)
     return columns <= _FEW and columns % _ROWS == 0 and not rest and bool(steps & (steps - 1))
 

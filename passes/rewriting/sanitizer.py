@@ -1,8 +1,7 @@
-"""A sanitizer for passes: using an erased operation becomes an error.
+"""A sanitizer for passes, for tests: using an erased operation raises an error.
 
 While it is on, an erased operation is detached but keeps its memory, and the classes of the
-bindings check each access. It is for tests: with `MXC_SANITIZE_PASSES=1`, `passes.base.run` uses
-it.
+bindings check each access. With `MXC_SANITIZE_PASSES=1`, `passes.base.run` turns it on.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class ErasedOperationError(Exception):
     """A pass used an operation after it was erased; the message names it and the attribute."""
 
 
-#: The members of both classes whose uses are checked: owner, name, member.
+#: The members of operations and values whose uses are checked: (class, name, member).
 _MEMBERS = [
     (owner, name, member)
     for owner in (_BASE, ir.Value)
@@ -51,19 +50,21 @@ def sanitized() -> Iterator[None]:
 
 
 class _Erased:
-    """Operations that a pass erased, detached, and the operations inside them.
+    """The operations that a pass has erased, which are detached instead, and those inside of them.
 
-    Accesses are checked from the first of them on: many passes erase nothing.
+    Checks are installed when the first operation is erased, because many passes erase nothing.
     """
 
     def __init__(self) -> None:
-        # The name of the operation by each of its results. The hash of an operation is that of its
-        # contents, which many share: it tells at once of most that they are not erased.
+        # Result of an erased operation -> name of the operation; the same for operations without
+        # results; and hashes of all of them. The hash of an operation depends on its contents, and
+        # several may share it: an operation with another hash is certainly not erased.
         self._results: dict[ir.Value, str] = {}
         self._others: dict[ir.Operation, str] = {}
         self._hashes: set[int] = set()
         self._kept: list[ir.Operation] = []
-        # The new operand of erased operations, so that they no longer use other values.
+        # The operation whose result replaces all operands of erased operations, so that they no
+        # longer use other values.
         self._nothing = ir.Operation.create(
             "builtin.unrealized_conversion_cast", results=[ir.IndexType.get()], ip=False
         )
@@ -81,7 +82,7 @@ class _Erased:
             for number in range(len(operands)):
                 operands[number] = nothing
             name, results = _NAME(inner), list(_RESULTS(inner))
-            self._hashes.add(hash(inner))  # last: it is another with other operands
+            self._hashes.add(hash(inner))  # after the operands changed, on which it depends
             self._results.update(dict.fromkeys(results, name))
             if not results:
                 self._others[inner] = name
@@ -118,7 +119,7 @@ def _refuse(name: str | None, what: str) -> None:
 
 
 def _checked(name: str, member: Any, check: Callable[[Any, str], None]) -> Any:
-    """Wrap `member` of a class with a check of the object."""
+    """Wrap the method or property `member` so that `check(object, name)` is called before it."""
     if not callable(member):
 
         def read(self: Any) -> Any:

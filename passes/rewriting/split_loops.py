@@ -3,8 +3,8 @@
     (m, n, k) -> (n, k floordiv 32, k mod 32)    becomes    (m, n, ko, kb) -> (n, ko, kb)
     (m, n, k) -> (m, k)                          becomes    (m, n, ko, kb) -> (m, ko, kb)
 
-An operand that is indexed by the whole loop is reshaped to have both dimensions. One of which the
-loops read only the first elements, such as scales with padding, is cut to them.
+An operand that is indexed by the whole loop is reshaped to have both dimensions. If the loops read
+only the first elements of an operand, such as scales with padding, it is sliced to these.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from mxc.errors import PassError
 
 @dataclass(frozen=True)
 class LoopSplit:
-    """The loops after the split, and for each operand and dimension the loops that index it.
-    `before`: each loop before the split as an expression of those after it."""
+    """How loops are split. `kinds`, `sizes`: iterator types and iterations (None if dynamic) of the
+    loops after the split. `digits`: for each operand and dimension, the loops after the split that
+    index it, the outermost first. `before`: each loop before the split as an expression of those
+    after it."""
 
     kinds: list[ir.Attribute]
     sizes: list[int | None]
@@ -58,10 +60,11 @@ def plan_split(
     ranges: Sequence[int | None],
     location: ir.Location,
 ) -> LoopSplit | None:
-    """Plan how to split the loops so that each index is plain; None if an index has another form.
+    """Plan how to split the loops so that each index becomes a single loop after operands are
+    reshaped; None if the form of an index does not allow it.
 
-    Raises PassError where a loop is not a whole number of blocks, is dynamic, or is divided by two
-    sizes of which neither is a multiple of the other.
+    Raises PassError where a loop that is divided is not a whole number of blocks, is dynamic, or is
+    divided by two sizes of which neither is a multiple of the other.
     """
     divisors = _divisors(maps, ranges, location)
     loops: list[ir.AffineExpr] = []
@@ -74,8 +77,8 @@ def plan_split(
             sizes.append(ranges[loop])
             split_kinds.append(kind)
             continue
-        # From the outermost digit: blocks of 32, each of which is two blocks of 16, have three
-        # digits.
+        # The digits from the outermost on: there are three for blocks of 32, each of which is two
+        # blocks of 16.
         inside = sorted(divisors[loop], reverse=True)
         whole = times(first, inside[0])
         sizes.append((ranges[loop] or 0) // inside[0])
@@ -97,8 +100,8 @@ def plan_split(
 
 
 def is_divided_evenly(maps: Sequence[ir.AffineMap], ranges: Sequence[int | None]) -> bool:
-    """Whether `plan_split` refuses none of these loops: each division is of a known loop, by a size
-    of which there is a whole number."""
+    """Whether `plan_split` raises no error: each loop that is divided is static, and a whole number
+    of blocks of each size that divides it."""
     sizes: dict[int, int] = {}
     for loop, size in (each for map in maps for e in map.results for each in _divisions(e)):
         length, other = ranges[loop], sizes.setdefault(loop, size)
@@ -110,7 +113,7 @@ def is_divided_evenly(maps: Sequence[ir.AffineMap], ranges: Sequence[int | None]
 def _divisors(
     maps: Sequence[ir.AffineMap], ranges: Sequence[int | None], location: ir.Location
 ) -> dict[int, set[int]]:
-    """Block sizes of each loop that is divided."""
+    """The block sizes of each loop that is divided. Raises PassError as `plan_split` does."""
     found: dict[int, set[int]] = {}
     for map in maps:
         for expression in map.results:
@@ -141,8 +144,8 @@ def _divisors(
 
 
 def _divisions(expression: ir.AffineExpr) -> list[tuple[int, int]]:
-    """(loop, divisor) of every `d floordiv c` and `d mod c` in an expression, and of c in `(d mod
-    e) floordiv c`."""
+    """(loop, divisor) for every `d floordiv c` and `d mod c` in an expression; for `(d mod e)
+    floordiv c`, both (d, c) and (d, e)."""
     if not isinstance(expression, ir.AffineBinaryExpr):
         return []
     loop = dim_of(expression.lhs)
@@ -157,8 +160,8 @@ def _divisions(expression: ir.AffineExpr) -> list[tuple[int, int]]:
 
 
 def _digits(expression: ir.AffineExpr, sizes: list[int | None]) -> list[int] | None:
-    """The loops, outermost first, whose mixed-radix number an index is; None if it is not such a
-    number.
+    """The loops, outermost first, that are the digits of an index as a mixed-radix number; None if
+    it is no such number.
 
     With inner sizes B and C: `a * (B * C) + b * C + c` is [a, b, c]; 0 is [].
     """
@@ -191,7 +194,8 @@ def _digits(expression: ir.AffineExpr, sizes: list[int | None]) -> list[int] | N
 
 
 def can_reshape(value: ir.Value, digits: list[list[int]]) -> bool:
-    """Whether each dimension without a loop has size one, and at least one dimension has a loop."""
+    """Whether `reshape` can reshape `value`: each dimension without a loop has size one, and at
+    least one dimension has a loop, or there are no dimensions."""
     alone = [axis for axis, group in enumerate(digits) if not group]
     shape = ir.RankedTensorType(value.type).shape
     return all(shape[axis] == 1 for axis in alone) and len(alone) < max(len(digits), 1)
@@ -203,7 +207,7 @@ def is_covered(value: ir.Value, digits: list[list[int]], sizes: list[int | None]
 
 
 def covered(value: ir.Value, digits: list[list[int]], sizes: list[int | None]) -> ir.Value:
-    """The part of `value` that the loops read: the first elements along each dimension."""
+    """Slice `value` to the part that the loops read: the first elements along each dimension."""
     if is_covered(value, digits, sizes):
         return value
     read = _read_sizes(value, digits, sizes)
@@ -217,7 +221,8 @@ def covered(value: ir.Value, digits: list[list[int]], sizes: list[int | None]) -
 
 
 def _read_sizes(value: ir.Value, digits: list[list[int]], sizes: list[int | None]) -> list[int]:
-    """Indices that the loops read along each dimension; its size if dynamic, or not divided."""
+    """The number of elements that the loops read along each dimension; the size of the dimension
+    if it or a loop is dynamic, or no loop indexes it."""
     found = []
     for size, group in zip(ir.RankedTensorType(value.type).shape, digits, strict=True):
         counts = [sizes[loop] for loop in group]
@@ -228,8 +233,8 @@ def _read_sizes(value: ir.Value, digits: list[list[int]], sizes: list[int | None
 
 
 def reshape(value: ir.Value, digits: list[list[int]], sizes: list[int | None]) -> ir.Value:
-    """`value`, all of which the loops read, with one dimension for each of its loops; unchanged if
-    each index is a loop."""
+    """Expand `value`, all of which the loops read, to one dimension for each loop that indexes it.
+    Unchanged if each dimension has one loop."""
     if all(len(group) == 1 for group in digits):
         return value
     if not all(digits):
@@ -259,7 +264,7 @@ def reshape(value: ir.Value, digits: list[list[int]], sizes: list[int | None]) -
 
 
 def _without_ones(value: ir.Value, digits: list[list[int]]) -> ir.Value:
-    """`value` without the unit dimensions that no loop indexes."""
+    """Collapse `value` to the dimensions that loops index; the others have size one."""
     groups: list[list[int]] = []
     waiting: list[int] = []
     for axis, group in enumerate(digits):
@@ -276,7 +281,8 @@ def _without_ones(value: ir.Value, digits: list[list[int]]) -> ir.Value:
 
 
 def reassociation(digits: list[list[int]]) -> ir.ArrayAttr:
-    """Dimensions of the reshaped tensor that each dimension of the whole tensor is split into."""
+    """The reassociation of an expansion: for each dimension, as many consecutive dimensions of the
+    expanded tensor as `digits` has loops for it."""
     i64 = ir.IntegerType.get_signless(64)
     groups, axis = [], 0
     for group in digits:

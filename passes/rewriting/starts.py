@@ -1,4 +1,4 @@
-"""What reductions start from."""
+"""The initial values of reductions: recognize neutral ones, and let sums start from a fill of 0."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from mxc.dialects.sizes import sizes_of
 from mxc.passes.kernels.values import is_zero
 from mxc.passes.rewriting.float_trees import plain
 
-#: Most tensors that a start is followed through.
+#: Most tensors through which an initial value is followed.
 _MOST = 16
-#: The lowest finite number of types of scores.
+#: The lowest finite number of each float type that scores of attention may have.
 _LOWEST = {
     "f32": float(np.finfo(np.float32).min),
     "f16": float(np.finfo(np.float16).min),
@@ -27,8 +27,8 @@ _LOWEST = {
 
 
 def number_of_all(value: ir.Value) -> float | int | None:
-    """The number that every element of a tensor is: a constant, a fill, or reshapes and broadcasts
-    of one; None for other tensors."""
+    """The number that all elements of a tensor are equal to; None for other tensors. Constants,
+    fills, and reshapes and broadcasts of these are recognized."""
     shape, left = shape_of(value), iter(range(_MOST))
     loops = [ir.AffineDimExpr.get(i) for i in range(len(shape))]
     ranges = [size if size >= 0 else None for size in shape]
@@ -43,8 +43,11 @@ def starts_from_zero(value: ir.Value) -> bool:
 
 
 def is_neutral(value: ir.Value, name: str) -> bool:
-    """Whether a reduction by the operation `name` that starts from a tensor has the result of its
-    elements alone: finite ones and -inf of its type."""
+    """Whether starting from the tensor `value` does not change the result of a reduction.
+
+    `name`: the operation that reduces. A maximum of floats may start from -inf or from the lowest
+    finite number of its type; the latter differs only if all elements are -inf.
+    """
     found = number_of_all(value)
     if found is None:
         return False
@@ -58,7 +61,7 @@ def is_neutral(value: ir.Value, name: str) -> bool:
 
 
 def fill_start(op: ir.Operation) -> None:
-    """Start the sum from a fill of zero."""
+    """Replace the initial value of the sum `op` by a linalg.fill of zero, if it is none yet."""
     last = len(op.operands) - 1
     value = op.operands[last]
     if not is_zero(value):
@@ -67,8 +70,10 @@ def fill_start(op: ir.Operation) -> None:
 
 
 def add_after(op: ir.Operation) -> None:
-    """Start a sum of floats from zero, and add what it started from to the result. A bias that was
-    broadcast is read without the broadcast."""
+    """Let the sum `op` of floats start from zero, and add its former initial value to the result.
+
+    An initial value that is a broadcast, such as a bias, is read without the broadcast.
+    """
     result, addend = op.results[0], op.operands[len(op.operands) - 1]
     shape = shape_of(result)
     identity = [ir.AffineDimExpr.get(i) for i in range(len(shape))]

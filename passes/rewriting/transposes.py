@@ -1,4 +1,4 @@
-"""Transposed copies of tensors, with packed elements as bytes; constants become other constants."""
+"""Transpose tensors, also those whose elements share bytes. Constants become other constants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _NIBBLE = 4
 
 
 def is_reshape(value: ir.Value, order: Sequence[int]) -> bool:
-    """Whether this order of known dimensions moves nothing but dimensions of size 1."""
+    """Whether a transpose to this order of dimensions is a reshape: sizes are static, and only
+    dimensions of size 1 change their places among the others."""
     shape = shape_of(value)
     others = [axis for axis in order if shape[axis] != 1]
     return min(shape) > 0 and others != [] and others == sorted(others)
@@ -41,7 +42,7 @@ def is_movable(value: ir.Value, order: Sequence[int]) -> bool:
 
 
 def transposed(value: ir.Value, order: Sequence[int]) -> ir.Value:
-    """Transpose `value`, at the insertion point, where `is_movable`.
+    """Transpose `value` at the insertion point; `is_movable` must be true.
 
     `order`: for each dimension of the result, the dimension of `value`.
     """
@@ -60,7 +61,7 @@ def transposed(value: ir.Value, order: Sequence[int]) -> ir.Value:
 
 
 def _reshaped(value: ir.Value, order: Sequence[int]) -> ir.Value:
-    """Move dimensions of size 1 without a copy: the others are reshaped to the new order."""
+    """Move dimensions of size 1 without a copy: they are dropped, and added in their new places."""
     shape = shape_of(value)
     sizes: list[int | None] = [*shape]
     kept = [axis for axis in range(len(shape)) if shape[axis] != 1]
@@ -74,7 +75,8 @@ def _reshaped(value: ir.Value, order: Sequence[int]) -> ir.Value:
 
 
 def _of_nibbles(value: ir.Value, order: Sequence[int]) -> ir.Value:
-    """Transpose nibbles to another last dimension: each byte of the result combines two bytes."""
+    """Transpose 4-bit elements so that another dimension is the last: each byte of the result
+    combines nibbles of two bytes."""
     i8 = ir.IntegerType.get_signless(_BYTE)
     last, inner = len(order) - 1, order[-1]
     # Bytes [.., D / 2, 2, .., C / 2] of elements [.., D, .., C] become [.., C / 2, 2, .., D / 2].

@@ -1,4 +1,4 @@
-"""Worklists of operations, and `erase`, the one function that erases an operation.
+"""Worklists of operations, and `erase`, the only function by which passes erase operations.
 
 The Python bindings do not track the objects that refer to an operation. An operation that was
 erased through another object is freed memory, and reading it ends the process. So a pass that

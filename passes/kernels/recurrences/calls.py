@@ -27,7 +27,8 @@ Call = DeltaRuleCall | ConvolutionCall
 def recurrence_lowering(
     rule: type[DeltaRule], convolution: type[Convolution], lanes: int
 ) -> Lowering[Call, Recurrence]:
-    """Each recurrence becomes a dispatch of one of these kernels, for so many lanes."""
+    """The lowering of calls of both recurrences, to dispatches of the kernels `rule` and
+    `convolution`. `lanes`: see Recurrence."""
 
     def calls(module: ir.Operation) -> Iterator[Call]:
         yield from delta_rule_calls(module)
@@ -43,7 +44,7 @@ def recurrence_lowering(
 
 
 def _dispatch(calls: Calls, call: Call, kernel: Recurrence) -> Sequence[ir.Value]:
-    # The last operands are the pool, layer, runs and places.
+    # The last operands of the call are the pool, layer, runs and places; the layer is a scalar.
     op, states = call.op, call.states
     *given, pool, layer, runs, places = op.operands
     scalars = [layer, *(value_of(size_of(each, 0)) for each in (given[0], runs, pool))]

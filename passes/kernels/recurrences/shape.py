@@ -1,4 +1,8 @@
-"""The shapes that kernels of recurrences are built for, and the rows of a workgroup's run."""
+"""Bases of the kernels of recurrences, with their shapes and buffers; and the rows of a run.
+
+A recurrence reads the state of a sequence from a slot of a pool, updates it with each row of a run
+(consecutive tokens of the sequence), and writes it back to the slot.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +22,16 @@ from mxc.passes.kernels.vectors import equal, f32, i32, index
 
 #: Types of weights that are extended to f32 exactly.
 _FLOATS = ("bf16", "f16", "f32")
-#: Most tokens of a convolution, which a lane keeps in registers.
+#: Most tokens that a convolution sees at once: a lane keeps them in registers.
 _MOST_WIDTH = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recurrence(Sized, ABC):
-    """A kernel for states of `layers` layers. `lanes`: of a register, or of a wave on a GPU.
+    """A kernel of a recurrence, on a pool with states of `layers` layers.
 
-    With each call come the `layer`, rows T, runs S, and slots M of the pool.
+    `lanes`: of a register, or of a wave on a GPU. These come with each call: the `layer`, the
+    number of `rows` T, of `runs` S, and of `slots` M of the pool.
     """
 
     layers: int
@@ -43,37 +48,39 @@ class Recurrence(Sized, ABC):
 
     @abstractmethod
     def checked(self) -> Self | Reason:
-        """This, or why no kernel has these sizes."""
+        """Return the kernel itself, or the reason why there is none with these sizes."""
 
     @property
     def threads(self) -> Threads | None:
-        """Threads of a workgroup, on a GPU."""
+        """The workgroup on a GPU; None on a CPU."""
         return None
 
     @property
     @abstractmethod
     def workgroups(self) -> list[Size]:
-        """Along columns, heads if any, and runs."""
+        """Numbers of workgroups along columns, heads if any, and runs."""
 
     @property
     @abstractmethod
     def buffers(self) -> list[Buffer]:
-        """What is read: the last ones are the pool, runs and places; and the result."""
+        """The buffers that are read, the last of which are the pool (updated in place), runs and
+        places; then the result."""
 
     @abstractmethod
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
 
     def _with_runs(self, given: list[Buffer], pool: list[int], result: Buffer) -> list[Buffer]:
+        """The buffers `given`, then pool, runs, places and result. `pool`: the shape of a state."""
         runs, places = Buffer([self.runs, 3], i32()), Buffer([self.runs], i32())
         return [*given, Buffer([self.slots, self.layers, *pool], f32()), runs, places, result]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaRule(Recurrence):
-    """The delta rule of `heads` of values, with states [M, layers, heads, key_depth, depth].
+    """The delta rule with `heads` heads of values, and states [M, layers, heads, key_depth, depth].
 
-    `each`: each row of a state has its own decay.
+    `each`: whether each row of a state (of `key_depth`) has its own decay, instead of each head.
     """
 
     key_heads: int
@@ -120,8 +127,10 @@ class DeltaRule(Recurrence):
 
 @dataclass(frozen=True, kw_only=True)
 class Convolution(Recurrence):
-    """The convolution of `columns`, with states [M, layers, width - 1, columns]; `element` is the
-    type of the weights."""
+    """The convolution of each of `columns` columns over the last `width` tokens.
+
+    States are [M, layers, width - 1, columns], the tokens before. `element`: type of the weights.
+    """
 
     columns: int
     width: int
@@ -135,7 +144,7 @@ class Convolution(Recurrence):
         return cls(columns=columns, width=width, element=element, layers=layers, lanes=lanes)
 
     def checked(self) -> Self | Reason:
-        """This, or why no kernel has these sizes, whatever the target."""
+        """Return the kernel itself, or the reason why no target has one with these sizes."""
         if not 2 <= self.width <= _MOST_WIDTH:
             return Reason(f"it sees {self.width} tokens; kernels take 2 to {_MOST_WIDTH}")
         if self.element not in _FLOATS:
@@ -157,8 +166,9 @@ class Convolution(Recurrence):
 
 @dataclass(frozen=True)
 class RunRows:
-    """The rows `first` .. `behind` - 1 of a workgroup's run. Its states are in slot `place`, or
-    zeros where `fresh`, an i1, is true."""
+    """The rows `first` .. `behind` - 1 of the run of a workgroup. `place`: the slot of its state.
+    `fresh`: an i1 that is true if the run begins its sequence, so that the state starts as zeros.
+    """
 
     first: ir.Value
     behind: ir.Value
@@ -167,7 +177,7 @@ class RunRows:
 
 
 def rows_of_run(runs: ir.Value, places: ir.Value, number: ir.Value) -> RunRows:
-    """Load the rows of run `number` of the call."""
+    """Build the loads of run `number` of a call from the memrefs `runs` [S, 3] and `places` [S]."""
 
     def load(source: ir.Value, *at: ir.Value) -> ir.Value:
         return arith.index_cast(ir.IndexType.get(), memref.LoadOp(source, list(at)).result)
