@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from iree.compiler import ir
 from iree.compiler.dialects import affine, linalg, tensor
@@ -79,7 +80,7 @@ def plan_split(
             continue
         # The digits from the outermost on: there are three for blocks of 32, each of which is two
         # blocks of 16.
-        inside = sorted(divisors[loop], reverse=True)
+        inside = divisors[loop][::-1]
         whole = times(first, inside[0])
         sizes.append((ranges[loop] or 0) // inside[0])
         for size, under in zip(inside, [*inside[1:], 1], strict=True):
@@ -101,33 +102,28 @@ def plan_split(
 
 def is_divided_evenly(maps: Sequence[ir.AffineMap], ranges: Sequence[int | None]) -> bool:
     """Whether `plan_split` raises no error: each loop that is divided is static, and a whole number
-    of blocks of each size that divides it."""
-    sizes: dict[int, int] = {}
-    for loop, size in (each for map in maps for e in map.results for each in _divisions(e)):
-        length, other = ranges[loop], sizes.setdefault(loop, size)
-        if length is None or length % size or max(size, other) % min(size, other):
+    of blocks of each size that divides it; of two such sizes, one is a multiple of the other."""
+    for loop, sizes in _block_sizes(maps).items():
+        length = ranges[loop]
+        if length is None or length % sizes[-1] or _contradicting(sizes):
             return False
     return True
 
 
 def _divisors(
     maps: Sequence[ir.AffineMap], ranges: Sequence[int | None], location: ir.Location
-) -> dict[int, set[int]]:
-    """The block sizes of each loop that is divided. Raises PassError as `plan_split` does."""
-    found: dict[int, set[int]] = {}
-    for map in maps:
-        for expression in map.results:
-            for loop, size in _divisions(expression):
-                others = found.setdefault(loop, set())
-                if any(max(size, other) % min(size, other) for other in others):
-                    raise PassError(
-                        f"one loop is divided into blocks of {min(others)} and of {size}; give "
-                        "both operands the same block size, or a multiple",
-                        location,
-                    )
-                others.add(size)
-    for loop, of_loop in found.items():
-        length, size = ranges[loop], max(of_loop)
+) -> dict[int, list[int]]:
+    """The block sizes of each loop that is divided, in ascending order. Raises PassError as
+    `plan_split` does."""
+    found = _block_sizes(maps)
+    for loop, sizes in found.items():
+        if contradicting := _contradicting(sizes):
+            raise PassError(
+                "one loop is divided into blocks of {} and of {}; give both operands the same "
+                "block size, or a multiple".format(*contradicting),
+                location,
+            )
+        length, size = ranges[loop], sizes[-1]
         if length is None:
             raise PassError(
                 f"a dynamic dimension is divided into blocks of {size}; the dimension of the "
@@ -141,6 +137,19 @@ def _divisors(
                 location,
             )
     return found
+
+
+def _block_sizes(maps: Sequence[ir.AffineMap]) -> dict[int, list[int]]:
+    """The block sizes of each loop that is divided, in ascending order."""
+    found: dict[int, set[int]] = {}
+    for loop, size in (each for map in maps for index in map.results for each in _divisions(index)):
+        found.setdefault(loop, set()).add(size)
+    return {loop: sorted(sizes) for loop, sizes in found.items()}
+
+
+def _contradicting(sizes: Sequence[int]) -> tuple[int, int] | None:
+    """Two block sizes, of those in ascending order, of which neither is a multiple of the other."""
+    return next((pair for pair in pairwise(sizes) if pair[1] % pair[0]), None)
 
 
 def _divisions(expression: ir.AffineExpr) -> list[tuple[int, int]]:
