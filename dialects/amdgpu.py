@@ -173,6 +173,15 @@ def wait_for_loads(groups: int) -> None:
     wait_for_waves()
 
 
+def wait_for_all_loads() -> None:
+    """Wait until none of this wave's loads to shared memory is outstanding.
+
+    A load that arrives after its workgroup has ended would write to the memory of another one.
+    """
+    mark_loads()
+    wait_for_loads(0)
+
+
 def wait_for_waves() -> None:
     """Wait for this wave's reads and writes of shared memory, and for all waves of the workgroup.
 

@@ -113,15 +113,15 @@ class LowerToGpuKernels(Pass):
         packed = PackedWeights(module, [_call(op, unit) for op, _ in chosen], unit)
         kernels = _Kernels(module, gpu, packed)
         for op, schedules in chosen:
-            # Matched again: a kernel before may have replaced what it reads.
+            # Matched again, because an earlier kernel may have replaced its operands.
             kernels.lower(_call(op, unit), schedules)
-        kernels.counters.hand_on()
+        kernels.counters.chain_counters()
         kernels.packed.relay()
         sweep(module)
 
 
 def _call(op: ir.Operation, unit: MatrixUnit) -> GpuContractionCall:
-    """The call that computes a contraction with a schedule. Raises PassError where none does."""
+    """Match a contraction that has a schedule. Raises PassError where no kernel computes it."""
     call = match(op, unit)
     if isinstance(call, Reason):
         raise PassError(f"{op.location}: no kernel computes it: {call.text}; {_CURE}")
@@ -156,7 +156,7 @@ class _Kernels:
         with ir.InsertionPoint(last), call.op.location:
             ids = [] if call.ids is None else [call.ids]
             beside = [value for _, value in after.operands]
-            # What was clamped for readers that are no kernels.
+            # Ids were clamped for readers that are no kernels; kernels read them from before that.
             ids, beside = ([unclamped(v) or v for v in each] for each in (ids, beside))
             given = [*call.lhs.tensors, *ids, *call.rhs, *beside]
             scalars, tables = call.scalars(), len(given)
@@ -191,7 +191,8 @@ class _Kernels:
     def _at(
         self, sample: Sample, call: GpuContractionCall, chosen: Schedules, results: Results
     ) -> tuple[int, int]:
-        """The estimate for the rows and groups of a sample; 0 where these are not known."""
+        """`_estimate` for the numbers of rows and groups in a sample of sizes; zeros where the
+        sample does not have them."""
         known = iter([Sizes(sample).number(scalar) for scalar in call.scalars()])
         batch, m = (
             next(known, None) if size is None else size for size in (call.of.batch, call.of.m)
@@ -203,7 +204,7 @@ class _Kernels:
     def _estimate(
         self, call: GpuContractionCall, chosen: Schedules, results: Results
     ) -> tuple[int, int]:
-        """Clocks by the time model, and number of workgroups; 0 where sizes are dynamic."""
+        """Clocks by the time model, and number of workgroups; (0, 0) if sizes are dynamic."""
         if call.of.m is None or call.of.batch is None:
             return 0, 0
         (schedule,) = chosen.schedules
@@ -253,7 +254,8 @@ class _Kernels:
 
 
 def _has_unused(call: GpuContractionCall) -> bool:
-    """Whether ids are those of groups, of which some may have no pairs."""
+    """Whether the ids of a call are those of groups of rows sorted by expert, some of which may be
+    unused."""
     return call.ids is not None and unclamped(call.ids) is not None
 
 

@@ -166,8 +166,8 @@ class Places:
             found = found + at[derived.plus]
         if derived.through:
             found = self._read(derived.through, found + derived.behind)
-        found = least(found, derived.below - 1) if derived.below else found
-        return found // derived.share
+        found = found // derived.share
+        return least(found, derived.below - 1) if derived.below else found
 
     def start(self, derived: Derived, at: At) -> Number:
         """The entry for the current group in the table of a derived coordinate."""

@@ -20,7 +20,7 @@ def index(value: int) -> ir.Value:
 
 
 def of(element: ir.Type, lanes: int) -> ir.Type:
-    """The vector type of `lanes` elements."""
+    """The type of a vector of `lanes` elements."""
     return ir.VectorType.get([lanes], element)
 
 
@@ -72,20 +72,24 @@ def bitcast(value: ir.Value, element: ir.Type, lanes: int) -> ir.Value:
     return vector.bitcast(of(element, lanes), value)
 
 
+def bitcast_like(value: ir.Value, other: ir.Value) -> ir.Value:
+    """The bits of a vector as the type of another vector."""
+    return vector.bitcast(other.type, value)
+
+
 def prefetch(source: ir.Value, at: Sequence[ir.Value], *, far: bool = False) -> None:
-    """Prefetch the cache line of an element, which may lie past the end of the memref: to the
-    first cache, or, if it is needed later, to the second."""
+    """Prefetch the cache line of an element, which may lie past the end of the memref. It goes to
+    the first-level cache, or with `far`, for data that is needed later, to the second."""
     memref.PrefetchOp(source, list(at), False, 2 if far else 3, True)
 
 
 def in_order() -> None:
-    """Keep loads and prefetches in the order in which they are built: none moves across. This is a
-    fence for the compiler only, without an instruction."""
+    """Emit a fence that LLVM moves no load or prefetch across. It becomes no instruction."""
     llvm.fence(llvm.AtomicOrdering.acq_rel, syncscope="singlethread")
 
 
 def scratch(sizes: Sequence[int], element: ir.Type) -> ir.Value:
-    """Allocate memory of a workgroup, aligned to a cache line."""
+    """Allocate memory on the stack, aligned to a cache line of 64 bytes."""
     alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64)
     kind = ir.MemRefType.get(list(sizes), element)
     return memref.AllocaOp(kind, [], [], alignment=alignment).result
@@ -102,12 +106,12 @@ def unequal(a: ir.Value, b: ir.Value | int) -> ir.Value:
 
 
 def below(a: ir.Value, b: ir.Value | int) -> ir.Value:
-    """Whether a < b, of what is not negative."""
+    """Whether a < b, of integers that are not negative: the comparison is unsigned."""
     return _compared(arith.CmpIPredicate.ult, a, b)
 
 
 def signed_below(a: ir.Value, b: ir.Value | int) -> ir.Value:
-    """Whether a < b, of integers."""
+    """Whether a < b, of integers with a sign."""
     return _compared(arith.CmpIPredicate.slt, a, b)
 
 
@@ -126,7 +130,7 @@ def elements(values: ir.Value) -> list[ir.Value]:
 
 
 def part_of(values: ir.Value, at: int, count: int) -> ir.Value:
-    """`count` elements of a vector, from `at` on; the vector itself where these are all."""
+    """`count` elements of a vector, from `at` on; the vector itself if it has no more."""
     if count == lanes_of(values):
         return values
     kind = of(ir.VectorType(values.type).element_type, count)
@@ -134,12 +138,12 @@ def part_of(values: ir.Value, at: int, count: int) -> ir.Value:
 
 
 def parts_of(values: ir.Value, count: int) -> Iterator[ir.Value]:
-    """A vector as vectors of `count` elements, in their order, each built where it is taken."""
+    """Yield a vector as vectors of `count` elements, in order; each is built when it is yielded."""
     return (part_of(values, at, count) for at in range(0, lanes_of(values), count))
 
 
 def concat(parts: Sequence[ir.Value]) -> ir.Value:
-    """Vectors of one size as one, in their order: two, four, .. of them."""
+    """Concatenate vectors of one size, in order. Their number must be a power of two."""
     found = list(parts)
     while len(found) > 1:
         both = list(range(2 * lanes_of(found[0])))
@@ -148,7 +152,8 @@ def concat(parts: Sequence[ir.Value]) -> ir.Value:
 
 
 def upper_halves(values: ir.Value, count: int | None = None) -> ir.Value:
-    """The upper halves of f32 [n], or the first `count` of them: bf16."""
+    """The upper 16 bits of each element of an f32 vector, or of its first `count` elements, as
+    bf16. The lower bits are dropped."""
     size = lanes_of(values)
     halves = bitcast(values, ir.BF16Type.get(), 2 * size)
     return vector.shuffle(halves, halves, list(range(1, 2 * (count or size), 2)))
@@ -157,7 +162,7 @@ def upper_halves(values: ir.Value, count: int | None = None) -> ir.Value:
 def choose(
     condition: ir.Value, yes: Callable[[], Iterable[ir.Value]], no: Sequence[ir.Value]
 ) -> list[ir.Value]:
-    """The values that `yes` builds if the condition holds, else the values `no`."""
+    """Emit an scf.if whose results are the values that `yes` builds, else the values `no`."""
     return either(condition, [value.type for value in no], yes, lambda: no)
 
 
@@ -167,7 +172,7 @@ def either(
     yes: Callable[[], Iterable[ir.Value]],
     no: Callable[[], Iterable[ir.Value]],
 ) -> list[ir.Value]:
-    """The values of types `kinds` that `yes` builds if the condition holds, else those of `no`."""
+    """Emit an scf.if whose results, of types `kinds`, are the values that `yes` or `no` builds."""
     op = scf.IfOp(condition, list(kinds), has_else=True)
     for block, build in ((op.then_block, yes), (op.else_block, no)):
         with ir.InsertionPoint(block):
@@ -179,9 +184,10 @@ def either(
 def loop(
     start: ir.Value, stop: ir.Value, step: ir.Value, carried: Sequence[ir.Value] = ()
 ) -> Iterator[tuple[ir.Value, list[ir.Value], scf.ForOp]]:
-    """Emit an scf.for; yields (induction variable, carried values, the operation).
+    """Emit an scf.for around what is built inside the `with` statement. Yields (induction variable,
+    carried values, the operation).
 
-    If the loop carries values, the body has to end with their scf.yield.
+    If the loop carries values, the body has to end with an scf.yield of their next values.
     """
     op = scf.ForOp(start, stop, step, list(carried))
     with ir.InsertionPoint(op.body):
@@ -192,14 +198,14 @@ def loop(
 
 @contextlib.contextmanager
 def when(condition: ir.Value) -> Iterator[None]:
-    """Emit an scf.if without results and without else."""
+    """Emit an scf.if without results and else around what is built inside the `with` statement."""
     with ir.InsertionPoint(scf.IfOp(condition).then_block):
         yield
         scf.YieldOp([])
 
 
 def as_integers(element: ir.Type, value: ir.Value) -> ir.Value:
-    """The bits of a vector of integers as integers of another width."""
+    """The bits of a vector of integers as a vector of integers of the type `element`."""
     kind = ir.VectorType(value.type)
     bits = kind.shape[0] * ir.IntegerType(kind.element_type).width
     return bitcast(value, element, bits // ir.IntegerType(element).width)

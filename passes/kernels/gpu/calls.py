@@ -30,7 +30,7 @@ from mxc.passes.kernels.epilogues import epilogue
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.float_scales import blocks_of_scale, sums_of
 from mxc.passes.kernels.gpu.floats import FloatBlocks
-from mxc.passes.kernels.gpu.fragments import BLOCK, TileInstruction
+from mxc.passes.kernels.gpu.fragments import BLOCK, SMALLEST_TILE, TileInstruction
 from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.operands import ScaledOperand, operand
 from mxc.passes.kernels.reshapes import scalars_of
@@ -72,7 +72,7 @@ class GpuContractionCall:
     def sums_blocks(self) -> bool:
         """Whether partial sums of blocks along K are multiplied by f32 scales."""
         return any(
-            isinstance(each, ScaledBlocks) and each.multiplies_sums
+            isinstance(each, ScaledBlocks) and each.has_f32_scales
             for each in (self.left, self.right)
         )
 
@@ -110,12 +110,10 @@ _ACTIVATIONS: dict[tuple[str, str], Format] = {
 #: Element type -> elements that may have f32 scales.
 _UNDER_F32 = {type: _KNOWN[name].element for type, name in _FORMATS.items()} | {INT4.mlir: INT4}
 #: Reason why a gated product has no kernel, with the bytes of its weights.
-_FAR = (
+_GATE_TOO_LARGE = (
     "weights have {size} bytes, of which a gate reads two halves; "
     f"a buffer reaches less than {BEYOND}"
 )
-#: Rows of the instruction whose k-step has the most blocks along K.
-_LEAST = 16
 #: Activations without scales.
 _FLOATS: tuple[Format, ...] = ("f32", "f16", "bf16")
 
@@ -154,11 +152,11 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> GpuContractionC
             "an f32 scale is for fewer than 128 elements, and the other side has 6 bits or two "
             "scales for 32 elements"
         )
-    if not _is_multiplied(left, rounded):
+    if not _have_common_type(left, rounded):
         return Reason("one side is rounded to f16 and the other is not")
     size = of.n * of.k * right.bits // 8
     if _too_far(op, size):
-        return Reason(_FAR.format(size=size))
+        return Reason(_GATE_TOO_LARGE.format(size=size))
     elements, source = gathered(found.rhs), _source(found)
     return GpuContractionCall(
         op=op,
@@ -193,7 +191,7 @@ def _dense(found: Described) -> GpuContractionCall | Reason:
     right = FloatBlocks(weights, False, of.k // BLOCK)
     size = of.n * of.k * right.bits // 8
     if _too_far(found.op, size):
-        return Reason(_FAR.format(size=size))
+        return Reason(_GATE_TOO_LARGE.format(size=size))
     read, source = gathered(found.rhs), _source(found)
     return GpuContractionCall(
         op=found.op,
@@ -292,15 +290,16 @@ def _under_f32(
 
 def _sums(left: ScaledBlocks | FloatBlocks, right: ScaledBlocks) -> bool:
     """Whether a side has f32 scales, which multiply partial sums."""
-    return right.multiplies_sums or (isinstance(left, ScaledBlocks) and left.multiplies_sums)
+    return right.has_f32_scales or (isinstance(left, ScaledBlocks) and left.has_f32_scales)
 
 
 def _parts(left: ScaledBlocks | FloatBlocks, right: ScaledBlocks, unit: MatrixUnit) -> int:
     """Partial sums of the longest k-step, each under other f32 scales; 1 without such scales."""
     sides = [
-        side for side in (left, right) if isinstance(side, ScaledBlocks) and side.multiplies_sums
+        side for side in (left, right) if isinstance(side, ScaledBlocks) and side.has_f32_scales
     ]
-    return sums_of(TileInstruction(_LEAST, unit).groups, *(side.shared for side in sides))
+    # The instruction of the smallest tile has the most blocks along K.
+    return sums_of(TileInstruction(SMALLEST_TILE, unit).groups, *(side.shared for side in sides))
 
 
 def _is_divided(side: ScaledBlocks | FloatBlocks) -> bool:
@@ -308,7 +307,7 @@ def _is_divided(side: ScaledBlocks | FloatBlocks) -> bool:
     return isinstance(side, FloatBlocks) or (side.bits != 6 and side.scales == 1)
 
 
-def _is_multiplied(left: ScaledBlocks | FloatBlocks, rounded: tuple[str, str]) -> bool:
+def _have_common_type(left: ScaledBlocks | FloatBlocks, rounded: tuple[str, str]) -> bool:
     """Whether one float type holds both sides: a side that is rounded to f16 needs f16 beside
     it."""
     f16 = isinstance(left, FloatBlocks) and left.memory == "f16"
@@ -322,7 +321,11 @@ def _decoded(
     unit: MatrixUnit,
 ) -> Register | None:
     """Return the float type of both sides in registers; None if scaled instructions take them."""
-    whole = isinstance(left, ScaledBlocks) and left.is_whole and right.is_whole
+    whole = (
+        isinstance(left, ScaledBlocks)
+        and left.fits_scaled_instruction
+        and right.fits_scaled_instruction
+    )
     # A scaled instruction computes one sum of all its blocks.
     whole = whole and _parts(left, right, unit) == 1
     if whole and unit.takes(left.bits, right.bits) and not any(rounded):

@@ -9,17 +9,17 @@ from itertools import product
 
 from mxc.passes.kernels.gpu.cost import result_tiles
 from mxc.passes.kernels.gpu.dense.chunks import ROWS, STAGE, Chunks
-from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS, TileInstruction
+from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS, SMALLEST_TILE, TileInstruction
 from mxc.passes.kernels.gpu.output import tiles_of
 from mxc.passes.kernels.gpu.problem import NARROW, Problem
 from mxc.passes.kernels.gpu.ring.decoded_mainloop import SLOTS
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES
-from mxc.passes.kernels.gpu.ring.dense_mainloop import most_tiles, together
+from mxc.passes.kernels.gpu.ring.dense_mainloop import most_tiles_dense, together
 from mxc.passes.kernels.gpu.ring.factors import factor_bytes
 from mxc.passes.kernels.gpu.ring.pipeline import ACCUMULATORS
 from mxc.passes.kernels.gpu.ring.scales import AT_ONCE, scale_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, LATENCIES, PIECE, layout_bytes
-from mxc.passes.kernels.gpu.ring.summed_kernel import k_steps_under, most_summed, run_under
+from mxc.passes.kernels.gpu.ring.summed_kernel import k_steps_under, most_tiles_summed, run_under
 from mxc.passes.kernels.gpu.schedule import GpuSchedule, Transport
 from mxc.targets.amd import GFX950
 from mxc.targets.gpu import Gpu
@@ -28,21 +28,19 @@ from mxc.targets.gpu import Gpu
 _ALONG_K = (8, 4, 4, 4)
 #: Dense products: most tiles of a wave that computes one chunk of K in a stream; tiles (rows,
 #: columns) of a wave of a ring, which computes all chunks.
-_FEW = 4
+_CHUNK_TILES = 4
 _DENSE_TILES = ((8, 4), (4, 4), (4, 2), (2, 4), (2, 2), (1, 2), (1, 4), (2, 1), (1, 1))
-#: Rows of the smallest tile: products with no more rows have no splits.
-_TILE = 16
 #: Most workgroups for each compute unit in a schedule with splits.
 _SHARED_UNITS = 2
 #: Rings whose partial sums are multiplied by f32 scales. Most tiles of a wave along rows and along
 #: columns; most tiles along either, where sides are decoded once; and stages in addition to those
 #: that cover the memory latency, because loads are issued and waited for in the middle of a stage.
-_SUMMED_TILES, _SUMMED_DECODED, _LATE = (4, 2), 2, 1.25
+_SUMMED_TILES, _SUMMED_DECODED, _EXTRA_STAGES = (4, 2), 2, 1.25
 #: Most tiles of a wave of a ring of floats.
 _TILES = 16
 #: Two sides that each wave decodes: most bits of an element of lhs and one of rhs together, if a
 #: wave is to have registers for 16 tiles.
-_PACKED = 12
+_BITS_FOR_16_TILES = 12
 #: Registers of a lane for addresses, and for temporaries while a block is decoded.
 _DECODERS = 70
 #: Most stages of a ring of a dense product, or of one under f32 scales.
@@ -80,7 +78,7 @@ def _split(problem: Problem, ring: GpuSchedule, device: Gpu) -> Iterator[GpuSche
     """Yield copies of a ring in which several workgroups share K, one for each possible number."""
     tiles = result_tiles(problem, ring)
     # With one tile of rows little but weights is read, and partial sums would be as many bytes.
-    for splits in problem.splits if problem.rows > _TILE else ():
+    for splits in problem.splits if problem.rows > SMALLEST_TILE else ():
         whole = problem.blocks // splits % _stage_blocks(problem, ring) == 0
         if any(problem.shared) and ring.transport == "ring" and not whole:
             continue
@@ -112,7 +110,7 @@ def _streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     """Yield the streams of scaled sides, and of floats by scaled weights: waves along K for few
     rows, then 2 x 2 waves."""
     small = TileInstruction(16, device.matrix)
-    steps, least = -(-problem.blocks // small.step), _least(problem, small)
+    steps, least = -(-problem.blocks // small.step), _least_column_tiles(problem, small)
     simds = device.unit.simds
     along = [(tiles, 1, most) for tiles, most in enumerate(_ALONG_K, start=1)]
     if problem.parts:
@@ -127,7 +125,7 @@ def _streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
         # waves along K overlap.
         along += [(1, 2, most) for most in (_ALONG_K[0], simds)]
     for down, across, most in along:
-        waves = (1, 1, _along(steps, min(most, steps)))
+        waves = (1, 1, _waves_along_k(steps, min(most, steps)))
         yield GpuSchedule(instruction=small, tiles=(down, across * least), waves=waves)
     for tiles_m, tiles_n in product((4, 2, 1), repeat=2):
         if tiles_n % least == 0:
@@ -140,9 +138,9 @@ def _dense_streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     small = TileInstruction(ROWS, device.matrix)
     along = Chunks.of(problem.blocks).count
     for m, n in product((4, 2, 1), repeat=2):
-        if n % _least(problem, small) == 0:
+        if n % _least_column_tiles(problem, small) == 0:
             yield GpuSchedule(instruction=small, tiles=(m, n), waves=(2, 2, 1))
-            if m * n <= _FEW and along > 1:
+            if m * n <= _CHUNK_TILES and along > 1:
                 yield GpuSchedule(instruction=small, tiles=(m, n), waves=(1, 1, along))
 
 
@@ -151,7 +149,7 @@ def _dense_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     that covers the memory latency."""
     small, latency = TileInstruction(ROWS, device.matrix), device.rates.memory_latency
     for tiles in _DENSE_TILES:
-        if math.prod(tiles) > most_tiles(problem.bits[0]):
+        if math.prod(tiles) > most_tiles_dense(problem.bits[0]):
             continue
         stage = math.prod(tiles) * small.form.clocks * STAGE
         wanted = min(_MOST_STAGES, 2 + math.ceil(LATENCIES * latency / stage))
@@ -160,11 +158,11 @@ def _dense_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
         if stages - 1 == together(found, Chunks.of(problem.blocks)):
             # With as many stages as an iteration of the loop has, the LDS slot of each is constant.
             stages -= 1
-        if tiles[1] % _least(problem, small) == 0 and stages > min(_STAGES):
+        if tiles[1] % _least_column_tiles(problem, small) == 0 and stages > min(_STAGES):
             yield replace(found, stages=stages)
 
 
-def _least(problem: Problem, instruction: TileInstruction) -> int:
+def _least_column_tiles(problem: Problem, instruction: TileInstruction) -> int:
     """Least number of tiles of a wave along columns: other numbers must be multiples of it."""
     return problem.halves * (tiles_of(instruction) if problem.in_blocks else 1)
 
@@ -205,7 +203,7 @@ def _slot_bytes(problem: Problem, schedule: GpuSchedule) -> int:
     return sum(layout_bytes(rows, bits, blocks, 4) for rows, bits in staged) + scales
 
 
-def _along(steps: int, most: int) -> int:
+def _waves_along_k(steps: int, most: int) -> int:
     """Return the number of waves among which `steps` along K are divided: of the numbers from
     `most` down to more than half of it the one with the fewest steps past the end of K."""
     return min(range(most, most // 2, -1), key=lambda waves: -(-steps // waves) * waves)
@@ -254,12 +252,12 @@ def _summed_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     if not k_steps or problem.blocks % (k_steps * INSTRUCTION.groups):
         return
     clocks = INSTRUCTION.decoded_clocks if problem.parts else INSTRUCTION.byte_clocks
-    tiles = most_summed(problem.bits[1] if problem.integers[1] else 0, run_under(*shared))
+    tiles = most_tiles_summed(problem.bits[1] if problem.integers[1] else 0, run_under(*shared))
     for m, n in product(*(range(most, 0, -1) for most in _SUMMED_TILES)):
         if n % problem.halves or m * n > tiles:
             continue
         latencies = LATENCIES * device.rates.memory_latency / (m * n * k_steps * clocks)
-        wanted = min(_MOST_STAGES, math.ceil(latencies + _LATE))
+        wanted = min(_MOST_STAGES, math.ceil(latencies + _EXTRA_STAGES))
         found = _ring(INSTRUCTION, (m, n), (1, device.unit.simds, 1), wanted, k_steps)
         stages = min(wanted, device.unit.lds_bytes // _slot_bytes(problem, found))
         if stages >= min(_STAGES):
@@ -280,11 +278,15 @@ def _decoded_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
         found = _ring(large, (m, n), (2, 2, 1), SLOTS, 1, "decoded")
         size = SLOTS * (found.rows * problem.parts + found.columns) * BLOCK_BYTES
         fits = size <= device.workgroup_lds_bytes
-        if n % problem.halves == 0 and fits and _of_decoded(problem, m, n) <= device.unit.registers:
+        if (
+            n % problem.halves == 0
+            and fits
+            and _decoded_registers(problem, m, n) <= device.unit.registers
+        ):
             yield found
 
 
-def _of_decoded(problem: Problem, m: int, n: int) -> int:
+def _decoded_registers(problem: Problem, m: int, n: int) -> int:
     """Estimated registers of a lane of a ring that decodes once: accumulators, fragments of the two
     halves of a stage, four loaded blocks of a row of each side, and temporaries for decoding."""
     fragments = 2 * FRAGMENT // 2 * (m * problem.parts + n)
@@ -308,7 +310,7 @@ def _float_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     # Three bf16 parts of an f32 and weights of more than 4 bits leave no registers for 16 tiles,
     # nor do two packed sides with more than 12 bits together.
     wide = problem.parts > 2 and problem.bits[1] > 4
-    wide |= not problem.is_float and sum(problem.bits) > _PACKED
+    wide |= not problem.is_float and sum(problem.bits) > _BITS_FOR_16_TILES
     every = list(product([(2, 2, 1)], (4, 3, 2, 1), (4, 3, 2, 1)))
     if problem.rows <= _FEW_TILES * INSTRUCTION.rows:
         every += product([(1, device.unit.simds, 1)], range(_FEW_TILES, 0, -1), (4, 3, 2, 1))

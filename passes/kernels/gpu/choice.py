@@ -7,6 +7,7 @@ from typing import get_args
 
 from mxc.passes.kernels.gpu.candidates import candidates
 from mxc.passes.kernels.gpu.cost import cost, padding, requests
+from mxc.passes.kernels.gpu.fragments import SMALLEST_TILE
 from mxc.passes.kernels.gpu.problem import Problem
 from mxc.passes.kernels.gpu.schedule import GpuSchedule, Schedules, Transport
 from mxc.passes.kernels.gpu.stream_registers import fits, registers
@@ -22,8 +23,6 @@ _ROWS = (16, 256, 2048)
 #: Number of groups for which the schedule for the fewest pairs of each expert is chosen: mostly,
 #: such a call decodes a few tokens.
 _GROUPS = 8
-#: Rows of a tile: the cost changes only at multiples of it.
-_TILE = 16
 #: How many times as fast a schedule with splits has to be, since it writes partial sums to memory.
 _GAIN = 1.05
 
@@ -88,9 +87,9 @@ def choose_by_rows(
         if chosen and found != chosen[-1]:
             before = next(
                 count
-                for count in range(last, own.rows, _TILE)
-                if count + _TILE >= own.rows
-                or _is_cheaper(problem, count + _TILE, found, chosen[-1], device)
+                for count in range(last, own.rows, SMALLEST_TILE)
+                if count + SMALLEST_TILE >= own.rows
+                or _is_cheaper(problem, count + SMALLEST_TILE, found, chosen[-1], device)
             )
             bounds.append(before + 1)
         if found not in chosen[-1:]:

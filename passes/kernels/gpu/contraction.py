@@ -146,18 +146,18 @@ class GpuContraction(Sized, ABC):
         return self.rotary is not None and self.rotary.in_blocks
 
     @property
-    def decoded_one(self) -> float:
+    def value_of_one(self) -> float:
         """What the product of two elements of value 1 adds to the accumulators: 1, or less where
         4-bit integers have f32 scales. The accumulators are divided by it at the end."""
         sides = (self.lhs, self.rhs)
-        return prod(side.decoded_one for side in sides if isinstance(side, ScaledBlocks))
+        return prod(side.value_of_one for side in sides if isinstance(side, ScaledBlocks))
 
     @property
     def sums(self) -> int:
         """Partial sums of a tile in a k-step, each multiplied by f32 scales; 0 without such
         scales."""
         sides = [side for side in (self.lhs, self.rhs) if isinstance(side, ScaledBlocks)]
-        shared = [side.shared for side in sides if side.multiplies_sums]
+        shared = [side.shared for side in sides if side.has_f32_scales]
         return sums_of(self.schedule.instruction.groups, *shared) if shared else 0
 
     @property

@@ -12,12 +12,12 @@ from mxc.dialects.amdgpu import KEEPS_NAN, bounded
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Size, product, quotient, value_of
 from mxc.passes.kernels.finish import Finish, ResultColumns
+from mxc.passes.kernels.gpu.bounded_views import rows_of
 from mxc.passes.kernels.gpu.contraction import GpuContraction
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.heads import HeadQuads
 from mxc.passes.kernels.gpu.lanes import Lane
 from mxc.passes.kernels.gpu.output import BlockOutput
-from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.gpu.ring.split import TileSums, WavePart
 from mxc.passes.kernels.vectors import below, f32, index, of, part_of, splat, when
 
@@ -252,7 +252,7 @@ class ContractionBuffers:
             sums[number] if isinstance(sums, list) else part_of(sums, QUAD * number, QUAD)
             for sums in quad.tile
         ]
-        one = self.contraction.decoded_one
+        one = self.contraction.value_of_one
         if one != 1:
             parts = [part * splat(1 / one, f32(), QUAD) for part in parts]
         places = [

@@ -26,7 +26,7 @@ from mxc.targets.gpu import Gpu
 _STREAM_WAVES = 2
 #: Rings that decode: most tiles of a wave that leaves registers on its SIMD for another wave; the
 #: same where f32 scales multiply partial sums, or floats are split.
-_TWICE, _FEW_TWICE = 6, 4
+_TILES_FOR_TWO, _FEW_TILES_FOR_TWO = 6, 4
 #: Memory latencies between the last product of a split and the sum of all splits.
 _MERGED = 3
 #: Bytes of a load of a lane, and of an element of the result or of a partial sum (f32).
@@ -73,8 +73,8 @@ def cost(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     alone = waves <= device.unit.simds
     k_step = k_step_clocks(problem, schedule, device, alone=alone)
     busy = rounds * (k_steps * k_step + result) + start
-    moved = _bytes(problem) + _bytes_of_parts(problem, schedule)
-    in_flight = min(at_once * _asked(problem, schedule), moved)
+    moved = _bytes_moved(problem) + _bytes_of_partial_sums(problem, schedule)
+    in_flight = min(at_once * _bytes_in_flight(problem, schedule), moved)
     bandwidth = min(device.bytes_a_clock, in_flight / device.latency_clocks)
     return max(busy, moved / bandwidth + start)
 
@@ -111,7 +111,7 @@ def _loads(problem: Problem, side: int) -> float:
     return BLOCK * problem.bits[side] / 8 / _LOAD
 
 
-def _bytes_of_parts(problem: Problem, schedule: GpuSchedule) -> int:
+def _bytes_of_partial_sums(problem: Problem, schedule: GpuSchedule) -> int:
     """Bytes of partial sums that the workgroups of all tiles store, and that the last ones load."""
     if schedule.splits == 1:
         return 0
@@ -128,7 +128,7 @@ def _fits_twice(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
         stage = (schedule.rows * problem.parts + schedule.columns) * BLOCK_BYTES
     # Under f32 scales, floats that are split wait in registers beside both sets of sums.
     held = m * n * (2 if any(problem.shared) and problem.parts > 1 else 1)
-    most = _FEW_TWICE if any(problem.shared) or problem.parts > 1 else _TWICE
+    most = _FEW_TILES_FOR_TWO if any(problem.shared) or problem.parts > 1 else _TILES_FOR_TWO
     return 2 * stage * schedule.stages <= device.unit.lds_bytes and held <= most
 
 
@@ -140,7 +140,7 @@ def _at_once(problem: Problem, schedule: GpuSchedule, device: Gpu) -> int:
     return 2 if problem.decodes and _fits_twice(problem, schedule, device) else 1
 
 
-def _asked(problem: Problem, schedule: GpuSchedule) -> int:
+def _bytes_in_flight(problem: Problem, schedule: GpuSchedule) -> int:
     """Bytes of loads from memory that a workgroup has in flight at any time.
 
     A stream has a step of four k-steps in flight for each wave along K, a ring all stages but the
@@ -158,9 +158,9 @@ def _asked(problem: Problem, schedule: GpuSchedule) -> int:
     return int(k_steps * problem.side_bytes(schedule, *tiles))
 
 
-def _bytes(problem: Problem) -> int:
+def _bytes_moved(problem: Problem) -> int:
     """Bytes of the operands and of the result, each of which is loaded or stored once."""
     lhs = problem.groups * problem.rows * problem.blocks * problem.row_bytes(0)
-    rhs = problem.workgroups_of * problem.columns * problem.blocks * problem.row_bytes(1)
+    rhs = problem.rhs_count * problem.columns * problem.blocks * problem.row_bytes(1)
     width = problem.width or problem.columns // problem.halves
     return lhs + rhs + problem.groups * problem.rows * width * _RESULT

@@ -73,7 +73,7 @@ def decode(
 def decode_unscaled(block: ir.Value, element: ElementFormat, register: Register) -> list[ir.Value]:
     """Decode a block of 32 elements of 8 or 4 bits, or a part of it, i8, without a scale.
 
-    Returns fragments of 8 along K. An integer of 1 becomes `decoded_one`.
+    Returns fragments of 8 along K. An integer of 1 becomes `value_of_one`.
     """
     kind, one = ir.Type.parse(register), constant(1.0, f32())
     if not element.exponent:
@@ -157,7 +157,7 @@ def _integers(
 
     bf16 holds an integer of at most 8 bits, and a power of two changes only its exponent.
     """
-    one = constant(element.min_positive / decoded_one(element), f32())
+    one = constant(element.min_positive / value_of_one(element), f32())
     unit = power(scale) * one
     return [_times(each, unit, register) for each in integers(block, element)]
 
@@ -165,7 +165,7 @@ def _integers(
 def integers(block: ir.Value, element: ElementFormat) -> list[ir.Value]:
     """Convert integers of 8 or 4 bits, packed in i8, to vectors f32 [8] along K.
 
-    An integer of 1 becomes `decoded_one`.
+    An integer of 1 becomes `value_of_one`.
     """
     words = elements(bitcast(block, i32(), lanes_of(block) // 4))
     return list(parts_of(concat([_of_word(word, element) for word in words]), FRAGMENT))
@@ -185,7 +185,7 @@ def _of_word(word: ir.Value, element: ElementFormat) -> ir.Value:
 
 
 def integer(word: ir.Value, element: ElementFormat, number: int) -> ir.Value:
-    """Return integer `number` of those packed in an i32 as f32. A 1 becomes `decoded_one`.
+    """Return integer `number` of those packed in an i32 as f32. A 1 becomes `value_of_one`.
 
     LLVM makes one instruction of these operations, whose operand is a byte of the word (SDWA).
     """
@@ -197,7 +197,7 @@ def integer(word: ir.Value, element: ElementFormat, number: int) -> ir.Value:
     return sixteenths(own >> 8 * byte & 0xFF if byte else own)
 
 
-def decoded_one(element: ElementFormat) -> float:
+def value_of_one(element: ElementFormat) -> float:
     """Return the float that an integer of 1 becomes without a scale.
 
     It is 1/16 for 4 bits, because v_cvt_off_f32_i4 divides by 16.

@@ -27,7 +27,7 @@ from mxc.dialects.amdgpu import permuted_bytes
 from mxc.dialects.generic import constant
 from mxc.dialects.quantize_scalars import i32 as number
 from mxc.formats.formats import E2M1, E4M3, E8M0, BlockFormat, ElementFormat, Specials
-from mxc.passes.kernels.gpu.decode import by_halves, decoded_one, integers, power
+from mxc.passes.kernels.gpu.decode import by_halves, integers, power, value_of_one
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
 from mxc.passes.kernels.vectors import (
     bitcast,
@@ -243,7 +243,7 @@ def _products(pairs: Sequence[ir.Value], exponent: int, factor: ir.Value) -> lis
 
 def _integers(block: ir.Value, factor: ir.Value, kind: ElementFormat) -> list[ir.Value]:
     """Decode integers. bf16 holds those of at most 8 bits exactly."""
-    one = constant(kind.min_positive / decoded_one(kind), f32())
+    one = constant(kind.min_positive / value_of_one(kind), f32())
     unit = vector.broadcast(of(f32(), FRAGMENT), factor * one)
     return [upper_halves(each * unit) for each in integers(block, kind)]
 

@@ -33,13 +33,13 @@ def decoded_block(
     format = kind.format
     # Whether v_cvt_scalef32_* decode the elements.
     converts = unit.converts and not kind.is_fnuz
-    if kind.multiplies_sums and converts:
+    if kind.has_f32_scales and converts:
         return decode_unscaled(block, format.element, register)
-    if kind.multiplies_sums:
+    if kind.has_f32_scales:
         # A constant E8M0 scale: 1 for floats. Under 1 an integer of 1 would be `min_positive`, so
-        # integers get the scale that makes it `decoded_one`.
+        # integers get the scale that makes it `value_of_one`.
         least = 1 if format.element.exponent else format.element.min_positive
-        code = ONE + int(log2(kind.decoded_one / least))
+        code = ONE + int(log2(kind.value_of_one / least))
         format, scales = replace(format, scale=E8M0), splat(code, i8(), 1)
     assert scales is not None
     if converts:

@@ -17,11 +17,11 @@ from iree.compiler.dialects import arith
 
 from mxc.dialects.amdgpu import pinned
 from mxc.passes.kernels.extents import Buffer, Size, product
+from mxc.passes.kernels.gpu.bounded_views import load_bytes
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, TileInstruction
 from mxc.passes.kernels.gpu.lanes import Lane
 from mxc.passes.kernels.gpu.panels import along, spread, start_of
-from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.wave_side import Loaded, WaveSide
 from mxc.passes.kernels.sources import ActivationSource
 from mxc.passes.kernels.vectors import (

@@ -30,6 +30,8 @@ from mxc.targets.matrix_unit import MatrixInstruction, MatrixUnit
 
 #: Elements of a block. With an MX format, they share a scale.
 BLOCK = 32
+#: Rows, and columns, of the smallest tile of a matrix instruction.
+SMALLEST_TILE = 16
 #: K-steps of a step: one for each of the four scales in a dword.
 K_STEPS = 4
 #: Sums of a lane that are stored at once: of consecutive columns of the result.

@@ -33,7 +33,7 @@ from mxc.passes.kernels.vectors import below, equal, i32, index, load, loop, sig
 
 #: Least and most lanes of a workgroup. Each brings one pair to LDS at a time. The least are also
 #: the most rows of a group, and the most are the most experts.
-_LEAST, _MOST = 256, 1024
+_LEAST_LANES, _MOST_LANES = 256, 1024
 #: Pairs that a lane reads from LDS at once; pieces of rows that it loads before it stores the
 #: first.
 _TOGETHER, _AHEAD = 4, 6
@@ -64,10 +64,10 @@ class Grouping(Sized):
     @staticmethod
     def of(call: GroupingCall, wave: int) -> Grouping | Reason:
         """Return the kernel of a call, or why there is none."""
-        if call.experts > _MOST or call.most_rows > _LEAST:
+        if call.experts > _MOST_LANES or call.most_rows > _LEAST_LANES:
             return Reason(
                 f"there are {call.experts} experts, of groups of {call.most_rows}; kernels take up "
-                f"to {_MOST}, of up to {_LEAST}"
+                f"to {_MOST_LANES}, of up to {_LEAST_LANES}"
             )
         kernel = Grouping(call.experts, call.rows, call.most_rows, wave)
         if call.copied is None:
@@ -88,8 +88,8 @@ class Grouping(Sized):
     def threads(self) -> Threads:
         """Threads of a workgroup."""
         if self.width:
-            return Threads(_MOST, self.wave)
-        return Threads(max(self._searching, _LEAST), self.wave)
+            return Threads(_MOST_LANES, self.wave)
+        return Threads(max(self._searching, _LEAST_LANES), self.wave)
 
     @property
     def _searching(self) -> int:

@@ -153,7 +153,7 @@ def _decoding(problem: Problem, device: Gpu) -> tuple[int, int]:
             return 0
         if converts and problem.integers[side]:
             return of_integers[bits]
-        if not problem.by_floats[side]:
+        if not problem.e4m3_scales[side]:
             return known[bits]
         return _BY_FLOATS if converts else known[bits] + _MORE_BY_FLOATS
 

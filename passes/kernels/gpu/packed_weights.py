@@ -77,7 +77,7 @@ def reads_panels(call: GpuContractionCall, results: Results, unit: MatrixUnit) -
     if results.in_blocks and results.rotary is not None and not loaded_ahead(unit):
         return False
     sides = [each for each in (call.left, call.right) if isinstance(each, ScaledBlocks)]
-    shared = [each.shared for each in sides if each.multiplies_sums]
+    shared = [each.shared for each in sides if each.has_f32_scales]
     parts = sums_of(_GROUPS, *shared) if shared else 1
     return call.parameter is not None and parts == 1 and call.right.block_bytes % PIECE == 0
 

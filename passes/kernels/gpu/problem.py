@@ -27,10 +27,10 @@ class Problem:
     scales. `shared`: number of blocks that share an f32 scale, which multiplies partial sums; 0
     without such scales. `one_scale`: whether all columns of a tile share the scales of rhs.
     `in_blocks`: whether all columns of a block of 32 of the result are stored together.
-    `integers`: whether elements are integers, which scaled conversions do not decode. `by_floats`:
-    whether scales are E4M3, which these conversions do not take. `splits`: the numbers of parts
-    into which K may be cut, for several workgroups of a tile. `panels`: whether rhs is packed in
-    panels.
+    `integers`: whether elements are integers, which scaled conversions do not decode.
+    `e4m3_scales`: whether scales are E4M3, which these conversions do not take. `splits`: the
+    numbers of parts into which K may be cut, for several workgroups of a tile. `panels`: whether
+    rhs is packed in panels.
     """
 
     rows: int
@@ -46,7 +46,7 @@ class Problem:
     one_scale: bool = False
     in_blocks: bool = False
     integers: tuple[bool, bool] = (False, False)
-    by_floats: tuple[bool, bool] = (False, False)
+    e4m3_scales: tuple[bool, bool] = (False, False)
     splits: tuple[int, ...] = ()
     panels: bool = False
 
@@ -66,7 +66,7 @@ class Problem:
         return self.parts > 0 and not self.is_dense
 
     @property
-    def workgroups_of(self) -> int:
+    def rhs_count(self) -> int:
         """Number of different rhs that a call reads."""
         return min(self.groups, self.experts) if self.experts else 1
 

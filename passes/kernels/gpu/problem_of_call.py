@@ -37,7 +37,7 @@ def problem_of(call: GpuContractionCall, results: Results, unit: MatrixUnit) -> 
         one_scale=call.right.rows_of_scale % INSTRUCTION.rows == 0,
         in_blocks=results.in_blocks,
         integers=(_is_integer(call.left), _is_integer(call.right)),
-        by_floats=(_has_float_scales(call.left), _has_float_scales(call.right)),
+        e4m3_scales=(_has_float_scales(call.left), _has_float_scales(call.right)),
         splits=_splits(call),
         panels=reads_panels(call, results, unit),
     )
@@ -73,4 +73,4 @@ def _parts(call: GpuContractionCall) -> int:
 
 def _shared(side: ScaledBlocks | FloatBlocks) -> int:
     """Return the number of blocks of 32 that share an f32 scale; 0 if a side has no such scales."""
-    return side.shared if isinstance(side, ScaledBlocks) and side.multiplies_sums else 0
+    return side.shared if isinstance(side, ScaledBlocks) and side.has_f32_scales else 0

@@ -13,13 +13,11 @@ from mxc.dialects.quantizations import Quantization
 from mxc.dialects.rotary_writes import RotaryWrite
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
 from mxc.passes.kernels.gpu.calls import GpuContractionCall
+from mxc.passes.kernels.gpu.fragments import SMALLEST_TILE
 from mxc.passes.kernels.gpu.heads import heads_of
 from mxc.passes.kernels.quantized import quantized_result
 from mxc.passes.kernels.rotary_writes import RotaryKernel
 from mxc.targets.matrix_unit import MatrixUnit
-
-#: Columns of a tile.
-_TILE = 16
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Results:
     @staticmethod
     def of(call: GpuContractionCall, unit: MatrixUnit) -> Results:
         """Return what the kernel of a call computes with the instructions of `unit`."""
-        after = epilogue(call.op, _TILE, keeps=True)
+        after = epilogue(call.op, SMALLEST_TILE, keeps=True)
         value = after.last(call.op).results[0]
         if after.stores != "f32" or after.kept is not None:
             return Results(after)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mxc.formats.formats import E8M0, F32, BlockFormat, Specials
 from mxc.passes.kernels.extents import Buffer, Size, product
-from mxc.passes.kernels.gpu.decode import decoded_one
+from mxc.passes.kernels.gpu.decode import value_of_one
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.vectors import i8
 
@@ -49,21 +49,21 @@ class ScaledBlocks:
         return self.format.rows
 
     @property
-    def multiplies_sums(self) -> bool:
+    def has_f32_scales(self) -> bool:
         """Whether the scales are f32. No matrix instruction takes them, so they multiply sums."""
         return self.format.scale == F32
 
     @property
-    def decoded_one(self) -> float:
+    def value_of_one(self) -> float:
         """The float that an element of 1 is decoded to, where f32 scales multiply sums.
 
         The kernel multiplies its sums by the reciprocal at the end. 1.0 without f32 scales.
         """
-        integers = self.multiplies_sums and not self.format.element.exponent
-        return decoded_one(self.format.element) if integers else 1.0
+        integers = self.has_f32_scales and not self.format.element.exponent
+        return value_of_one(self.format.element) if integers else 1.0
 
     @property
-    def is_whole(self) -> bool:
+    def fits_scaled_instruction(self) -> bool:
         """Whether scaled matrix instructions take the elements as they are.
 
         They take floats, but not FNUZ, with one E8M0 scale per 32 elements. Under f32 scales, which

@@ -13,6 +13,7 @@ from functools import cached_property
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import concat
+from mxc.passes.kernels.gpu.bounded_views import load_bytes
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.decoded_block import ONE, decoded_block
 from mxc.passes.kernels.gpu.fragments import (
@@ -25,7 +26,6 @@ from mxc.passes.kernels.gpu.fragments import (
 )
 from mxc.passes.kernels.gpu.lanes import Lane, at_most
 from mxc.passes.kernels.gpu.panels import along, spread, start_of
-from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.gpu.side_scales import SideScales
 from mxc.passes.kernels.gpu.wave_side import Loaded, WaveSide
@@ -120,7 +120,7 @@ class ScaledSide(WaveSide):
         Only scales that vector instructions read are pinned: those of elements that are decoded,
         and f32 scales.
         """
-        if self._scales.late or (self.decoded is None and not self.kind.multiplies_sums):
+        if self._scales.late or (self.decoded is None and not self.kind.has_f32_scales):
             return loaded
         return Loaded(loaded.elements, self._scales.pin(loaded.scales))
 
@@ -161,7 +161,7 @@ class ScaledSide(WaveSide):
 
         They are 1 if the scales are f32, which multiply sums.
         """
-        if self.kind.multiplies_sums:
+        if self.kind.has_f32_scales:
             return ones()
         found = self._scales.concatenated(loaded.scales[tile])
         return bitcast(found, ir.Float8E8M0FNUType.get(), K_STEPS)
@@ -175,7 +175,7 @@ class ScaledSide(WaveSide):
         count = self.kind.scales * max(1, self.sums)
         block = self._bytes(loaded, tile, k_step)
         scales = self._scales.concatenated(loaded.scales[tile])
-        if not self.kind.multiplies_sums:
+        if not self.kind.has_f32_scales:
             scales = part_of(scales, k_step * count, count)
         runs = decoded_block(self.kind, self.instruction.unit, self.decoded, block, scales)
         return [[run] for run in runs]
@@ -185,7 +185,7 @@ class ScaledSide(WaveSide):
 
         They are f32 [rows that the lane needs], or None if the side has no such scales.
         """
-        if not self.kind.multiplies_sums:
+        if not self.kind.has_f32_scales:
             return super().factors_of(loaded, k_step, number)
         return [
             self._scales.factor(loaded.scales[tile], tile, k_step, number)

@@ -10,10 +10,10 @@ from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND, concat, pinned
 from mxc.dialects.sizes import constant
+from mxc.passes.kernels.gpu.bounded_views import load_bytes
 from mxc.passes.kernels.gpu.float_scales import StepFactors, factors_of_step
 from mxc.passes.kernels.gpu.fragments import K_STEPS, TileInstruction
 from mxc.passes.kernels.gpu.lanes import Lane
-from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.vectors import (
     below,
@@ -60,14 +60,14 @@ class SideScales:
     @property
     def late(self) -> bool:
         """Whether a step has too many scales to hold while the step before is multiplied."""
-        return self.kind.multiplies_sums and self._of_step.late
+        return self.kind.has_f32_scales and self._of_step.late
 
     def load(self, tile: int, first: ir.Value, *, masked: bool) -> list[ir.Value]:
         """Load the scales of a tile for the step that begins at block `first`.
 
         Returns a list of vectors, for `concatenated`.
         """
-        if self.kind.multiplies_sums:
+        if self.kind.has_f32_scales:
             return [self._factors_of(tile, first, masked=masked)]
         row = self.rows[tile]
         if self.sums:
@@ -82,10 +82,10 @@ class SideScales:
         Otherwise LLVM extracts bytes of them, or multiplies them, in the iteration that loads them,
         and so waits for loads that were just issued.
         """
-        kind = f32() if self.kind.multiplies_sums else i32()
+        kind = f32() if self.kind.has_f32_scales else i32()
         tiles = [self.concatenated(given[tile]) for tile in range(len(self.rows))]
         own, size = ir.VectorType(tiles[0].type).element_type, lanes_of(tiles[0])
-        count = size if self.kind.multiplies_sums else size // _WORD
+        count = size if self.kind.has_f32_scales else size // _WORD
         words = [word for each in tiles for word in elements(bitcast(each, kind, count))]
         found = vector.from_elements(of(kind, len(words)), pinned(words))
         whole = [bitcast(each, own, size) for each in parts_of(found, count)]
@@ -101,7 +101,7 @@ class SideScales:
         own = block // self._of_step.stride
         return vector.shuffle(found, found, [row * self._of_step.count + own for row in rows])
 
-    def of_four(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
+    def load_four(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
         """Load the scales of four blocks of a row, from block `own` on.
 
         `masked`: the blocks may go past the end of the row; scales of blocks past the end are zero.
@@ -117,7 +117,7 @@ class SideScales:
         """
         whole = concat(parts)
         size = (self.k_steps * self.sums or K_STEPS) * self.kind.scales
-        if self.kind.multiplies_sums or lanes_of(whole) == size:
+        if self.kind.has_f32_scales or lanes_of(whole) == size:
             return whole
         shared = size // lanes_of(whole)
         return vector.shuffle(whole, whole, [k_step // shared for k_step in range(size)])
@@ -151,7 +151,7 @@ class SideScales:
         return found
 
     def _parts(self, row: ir.Value, own: ir.Value, *, masked: bool) -> list[ir.Value]:
-        """Load what `of_four` returns, as a list of vectors."""
+        """Load what `load_four` returns, as a list of vectors."""
         memory, blocks, count = self.memory, self.kind.blocks, self.kind.scales
         if (shared := self.kind.shared) > 1 or (masked and blocks < K_STEPS):
             # Two blocks, or all four, may share a scale; or the row has fewer than four blocks.

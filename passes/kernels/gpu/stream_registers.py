@@ -106,7 +106,7 @@ def registers(problem: Problem, schedule: GpuSchedule) -> int:
     )
     beside = _SCALES + (_DECODED if problem.parts else 0)
     found = totals * m * n + m * left + n * (right + beside) + _of_sums(problem, schedule)
-    integers = any(problem.integers) or any(problem.by_floats)
+    integers = any(problem.integers) or any(problem.e4m3_scales)
     found += _ADDRESSES + _INTEGERS * integers + _PARTS * (problem.parts > 1)
     # A block of the result is computed in further registers.
     found += BLOCK if problem.in_blocks else 0

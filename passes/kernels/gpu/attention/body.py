@@ -43,9 +43,9 @@ from mxc.dialects.generic import constant
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.gpu.attention.careful import (
+    add_nonfinite_values,
     finite_only,
     scores_of_any,
-    with_the_others,
 )
 from mxc.passes.kernels.gpu.attention.kept import Kept
 from mxc.passes.kernels.gpu.attention.masks import Masks
@@ -288,7 +288,7 @@ class _Body:
         if careful:
             memory = operands.values.block(block.page, block.start)
             mixed = [
-                with_the_others(operands, memory, after.weights, totals)
+                add_nonfinite_values(operands, memory, after.weights, totals)
                 for after, totals in zip(found, mixed, strict=True)
             ]
         return [

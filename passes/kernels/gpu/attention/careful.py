@@ -21,7 +21,7 @@ from iree.compiler.dialects import arith, math, scf, vector
 
 from mxc.dialects.amdgpu import no_reordering, pinned
 from mxc.dialects.amdgpu_narrow import of_lane
-from mxc.passes.kernels.gpu.attention.operands import KeyTile, WaveOperands, extended
+from mxc.passes.kernels.gpu.attention.operands import PoolBlock, WaveOperands, extended
 from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, TILE, GpuAttention
 from mxc.passes.kernels.gpu.attention.softmax import in_all, number, zero
 from mxc.passes.kernels.gpu.attention.wave import LaneRow
@@ -45,7 +45,7 @@ Product = Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
 
 
 def scores_of_any(
-    operands: WaveOperands, row: LaneRow, block: KeyTile, product: Product
+    operands: WaveOperands, row: LaneRow, block: PoolBlock, product: Product
 ) -> list[ir.Value]:
     """Return the scores of a block of keys, a vector per tile: summed by `product`, in the order of
     the chunks along D; those that are not finite by multiply-adds of f32.
@@ -72,7 +72,7 @@ def scores_of_any(
     ]
 
 
-def _exact_scores(operands: WaveOperands, row: LaneRow, block: KeyTile) -> list[list[ir.Value]]:
+def _exact_scores(operands: WaveOperands, row: LaneRow, block: PoolBlock) -> list[list[ir.Value]]:
     """Return the scores of the keys that a lane has, by tile, as multiply-adds of f32."""
     shape = operands.shape
     begun = [number(0.0)] * (BLOCK_KEYS // TILE * shape.sums)
@@ -126,8 +126,8 @@ def _pinned(values: ir.Value) -> ir.Value:
     return part_of(bitcast(whole, kind, 2 * len(words)), 0, count)
 
 
-def with_the_others(
-    operands: WaveOperands, block: KeyTile, weights: ir.Value, sums: Sequence[ir.Value]
+def add_nonfinite_values(
+    operands: WaveOperands, block: PoolBlock, weights: ir.Value, sums: Sequence[ir.Value]
 ) -> list[ir.Value]:
     """Return `sums` plus weights times the values of a block that are not finite, for rows with a
     weight for them that is not zero.
@@ -150,7 +150,7 @@ def with_the_others(
 
 def _with_key(
     operands: WaveOperands,
-    block: KeyTile,
+    block: PoolBlock,
     key: ir.Value,
     weight: ir.Value,
     sums: Sequence[ir.Value],

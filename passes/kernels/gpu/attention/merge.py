@@ -26,9 +26,9 @@ from mxc.passes.kernels.gpu.attention.shape import MERGED, TAIL, TILE, GpuAttent
 from mxc.passes.kernels.gpu.attention.softmax import number, rounded, zero
 from mxc.passes.kernels.gpu.attention.sums import Sums
 from mxc.passes.kernels.gpu.attention.wave import Wave
+from mxc.passes.kernels.gpu.bounded_views import flat
 from mxc.passes.kernels.gpu.lanes import at_most, long
 from mxc.passes.kernels.gpu.last_wave import last_wave
-from mxc.passes.kernels.gpu.parts import flat
 from mxc.passes.kernels.runs import first_seen, read_run
 from mxc.passes.kernels.vectors import below, equal, f32, index, loop, of, when
 

@@ -69,7 +69,7 @@ def extended(values: ir.Value) -> ir.Value:
 
 
 @dataclass(frozen=True)
-class KeyTile:
+class PoolBlock:
     """A block of keys, or of values, of one head in the pool, as memrefs with checked bounds.
 
     `elements`: [keys, D], at most BLOCK_KEYS keys. `scales`: in an MX format, bytes: the scale of
@@ -101,7 +101,7 @@ class PageReader:
         number = index(0) if self.shape.dense else long(key // self.shape.page)
         return memref.LoadOp(self.lists, [self.run, number]).result
 
-    def block(self, page: ir.Value, key: ir.Value) -> KeyTile:
+    def block(self, page: ir.Value, key: ir.Value) -> PoolBlock:
         """Return the block from `key` on, a position of the run that lies in page number `page`."""
         _, entries, _, _, depth = ir.MemRefType(self.pool.type).shape
         position = long(key if self.shape.dense else key % self.shape.page)
@@ -112,11 +112,11 @@ class PageReader:
             keys = at_most(value_of(self.shape.positions) - position, BLOCK_KEYS)
         elements = bounded(part(self.pool, place, [1, 1, keys, 1, depth], kept=(2, 4)))
         if self.packed is None:
-            return KeyTile(elements, None)
+            return PoolBlock(elements, None)
         row = long(page) * entries + self.entry
         place = [row, first_scale(self.pool, position, self.head)]
         count = (depth // BLOCK - 1) * self.shape.page + BLOCK_KEYS
-        return KeyTile(elements, bounded(part(self.packed, place, [1, count], kept=(1,))))
+        return PoolBlock(elements, bounded(part(self.packed, place, [1, count], kept=(1,))))
 
 
 @dataclass(frozen=True)
@@ -180,11 +180,11 @@ class WaveOperands:
         pairs = zip(loaded[::2], loaded[1::2], strict=True)
         return [self._decoded(words, run, byte_of(scale, 0)) for words, scale in pairs]
 
-    def key_chunk(self, block: KeyTile, tile: int, chunk: ir.Value) -> ir.Value:
+    def key_chunk(self, block: PoolBlock, tile: int, chunk: ir.Value) -> ir.Value:
         """Load and decode a chunk along D of the lane's key in a tile of a block: [run]."""
         return self.keys_of(self._load_key(block, tile, chunk))[0]
 
-    def _load_key(self, block: KeyTile, tile: int, chunk: ir.Value) -> list[ir.Value]:
+    def _load_key(self, block: PoolBlock, tile: int, chunk: ir.Value) -> list[ir.Value]:
         key, column, run = self.lane.column + tile * TILE, self._column(chunk), self.shape.run
         elements = self._inside(column, lambda at: self._load_elements(block, [key, at], run))
         if block.scales is None:
@@ -201,7 +201,7 @@ class WaveOperands:
         kind = ir.VectorType(loaded.type)
         return arith.select(inside, loaded, splat(0, kind.element_type, kind.shape[0]))
 
-    def _load_elements(self, block: KeyTile, at: Sequence[ir.Value], count: int) -> ir.Value:
+    def _load_elements(self, block: PoolBlock, at: Sequence[ir.Value], count: int) -> ir.Value:
         """Load `count` elements: floats, or packed elements as words i32."""
         if self.shape.packed is not None:
             return load_words(block.elements, at, count)
@@ -240,7 +240,7 @@ class WaveOperands:
                 yield self.decoded((key, scale), self.shape.slots)
 
     def load(
-        self, block: KeyTile, key: ir.Value, at: ir.Value, count: int
+        self, block: PoolBlock, key: ir.Value, at: ir.Value, count: int
     ) -> tuple[ir.Value, ir.Value | None]:
         """Load `count` elements from `at` on of a key of a block of keys or values, and their
         scale, if there are scales. `decoded` decodes them."""
@@ -254,7 +254,7 @@ class WaveOperands:
         elements, scale = loaded
         return elements if self.shape.packed is None else self._decoded(elements, count, scale)
 
-    def elements(self, block: KeyTile, key: ir.Value, at: ir.Value, count: int) -> ir.Value:
+    def elements(self, block: PoolBlock, key: ir.Value, at: ir.Value, count: int) -> ir.Value:
         """Load and decode `count` elements from `at` on of a key of a block; they share a scale."""
         return self.decoded(self.load(block, key, at, count), count)
 
@@ -264,7 +264,7 @@ class WaveOperands:
         return decoded(format, words, count, scale, converts=unit.converts)
 
     def _scale(self, key: ir.Value, at: ir.Value) -> ir.Value:
-        """The index in `KeyTile.scales` of the scale of the elements of `key` from `at` on, which
+        """The index in `PoolBlock.scales` of the scale of the elements of `key` from `at` on, which
         lie in one block of the format."""
         return at // BLOCK * self.shape.page + key
 

@@ -37,9 +37,9 @@ from mxc.dialects.amdgpu_narrow import neighbour, widened
 from mxc.formats.formats import FORMATS, BlockFormat
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product, quotient_up
+from mxc.passes.kernels.gpu.bounded_views import rows_of
 from mxc.passes.kernels.gpu.conversions import BlockConversion, largest_of, power_of
 from mxc.passes.kernels.gpu.fragments import BLOCK
-from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.vectors import equal, f32, i8, i32, index, lanes_of, of
 
 #: Lanes of a workgroup: four waves, which do not wait for each other.

@@ -18,8 +18,8 @@ from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import BEYOND
 from mxc.passes.kernels.extents import Size, product, value_of
+from mxc.passes.kernels.gpu.bounded_views import flat, rows_of
 from mxc.passes.kernels.gpu.lanes import Lane, at_most
-from mxc.passes.kernels.gpu.parts import flat, rows_of
 from mxc.passes.kernels.gpu.plain.shape import LOAD, TILE, OperandLayout, ProductShape
 from mxc.passes.kernels.vectors import below, concat, index, lanes_of, of
 

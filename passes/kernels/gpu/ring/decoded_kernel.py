@@ -23,7 +23,7 @@ from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.lanes import LANES, lane_of, long, short
 from mxc.passes.kernels.gpu.ring.decoded_mainloop import SLOTS, DecodedMainloop
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES, WAVES, DecodedSide, parts_of_side
-from mxc.passes.kernels.gpu.ring.factors import LoadedFactors
+from mxc.passes.kernels.gpu.ring.factors import DirectFloatScales
 from mxc.passes.kernels.gpu.ring.kernel import StagedProduct
 from mxc.passes.kernels.gpu.ring.summed_decoded import SummedDecodedMainloop
 from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
@@ -63,7 +63,7 @@ class DecodedRing(StagedProduct):
     def run_of(lhs: FloatBlocks | ScaledBlocks, rhs: FloatBlocks | ScaledBlocks) -> int | None:
         """Return the stages under one f32 scale of each side: four or two; None if it is fewer."""
         sides = [side for side in (lhs, rhs) if isinstance(side, ScaledBlocks)]
-        run = gcd(K_STEPS, *(side.shared for side in sides if side.multiplies_sums))
+        run = gcd(K_STEPS, *(side.shared for side in sides if side.has_f32_scales))
         return run if run > 1 else None
 
     @property
@@ -113,10 +113,10 @@ class DecodedRing(StagedProduct):
                     row_of,
                 )
             )
-            own: LoadedFactors | None = None
-            if isinstance(kind, ScaledBlocks) and kind.multiplies_sums:
+            own: DirectFloatScales | None = None
+            if isinstance(kind, ScaledBlocks) and kind.has_f32_scales:
                 tiles = schedule.tiles[number]
-                own = LoadedFactors(
+                own = DirectFloatScales(
                     kind,
                     lane,
                     operand[1],

@@ -32,9 +32,10 @@ from mxc.dialects.amdgpu import mfma, pinned, wait_for_waves, zeros
 from mxc.passes.kernels.carried import in_groups
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES, PIECES, DecodedSide
-from mxc.passes.kernels.gpu.ring.divided import Issue, divided
+from mxc.passes.kernels.gpu.ring.divided import divided
 from mxc.passes.kernels.gpu.ring.interleave import (
     InterleavedWork,
+    Issue,
     IssueBudget,
     evenly,
     interleaved_within,
@@ -53,7 +54,7 @@ _DECODED = (0.75, 0.95)
 
 #: Stage of four in whose second half words are made of the scales of the next four stages, which
 #: stage 0 loads. The stage after it is the first to use them.
-_ASKED = 1
+_SCALES_READY = 1
 
 #: A side (0: lhs, 1: rhs), a tile of it, and a part: floats that are split have several.
 Key = tuple[int, int, int]
@@ -124,7 +125,7 @@ class DecodedMainloop:
     def _four(self, held: DecodedRegisters, four: ir.Value, count: int) -> DecodedRegisters:
         """Build `count` stages after `four` groups of four. Returns what is held after them."""
         self._next: list[list[ir.Value]] = []
-        self._asked: list[tuple[Issue, int]] = []
+        self._scale_work: list[tuple[Issue, int]] = []
         self._stages = count
         pinned(self._kept)
         for stage, half in product(range(count), range(self._halves)):
@@ -152,23 +153,23 @@ class DecodedMainloop:
             for tile, column in self._order()
         ]
         count = round(_DECODED[half] * len(products))
-        if (stage, half) == (0, 0) and self._stages > _ASKED + 1:
-            works.append(self._asks(four + 1, count))
-        if (stage, half) == (_ASKED, 1):
-            works += self._spread(self._asked, _DECODED[half])
-            self._asked = []
+        if (stage, half) == (0, 0) and self._stages > _SCALES_READY + 1:
+            works.append(self._scale_loads(four + 1, count))
+        if (stage, half) == (_SCALES_READY, 1):
+            works += self._spread(self._scale_work, _DECODED[half])
+            self._scale_work = []
         works += self._more(held, four, stage, half)
         # First half: rhs of the next stage. Second half: lhs of the stage after that.
         if last:
             works += self._decodes(held, four, 0, stage + 2, count)
-            works += self._decode_pieces(held, four, 1, stage + 2, count, self._early)
+            works += self._decode_pieces(held, 1, stage + 2, count, self._early)
         else:
             works += self._decodes(held, four, 1, stage + 1, count)
         most = max((work.count for work in works), default=0)
         interleaved_within(
             products, works, IssueBudget(max(self._budget, most + 1)), waits=not last
         )
-        if (stage, half) == (_ASKED, 1) and any(self._next):
+        if (stage, half) == (_SCALES_READY, 1) and any(self._next):
             # Unless pinned, LLVM takes bytes out of them where they are loaded, and waits there.
             pins = iter(pinned([word for words in self._next for word in words]))
             self._next = [[next(pins) for _ in words] for words in self._next]
@@ -210,13 +211,12 @@ class DecodedMainloop:
             held.loaded[number][block] = side.load((four + (1 + more)) * K_STEPS + block)
 
         pieces = range(len(self._early) * number, side.pieces)
-        found = self._decode_pieces(held, four, number, ahead, count, pieces)
+        found = self._decode_pieces(held, number, ahead, count, pieces)
         return [*found, InterleavedWork(_DECODED[1 - number], "vmem_read", load, 4)]
 
     def _decode_pieces(
         self,
         held: DecodedRegisters,
-        four: ir.Value,
         number: int,
         ahead: int,
         count: int,
@@ -234,15 +234,15 @@ class DecodedMainloop:
 
         return self._spread(divided(decode, count), _DECODED[1 - number])
 
-    def _asks(self, four: ir.Value, count: int) -> InterleavedWork:
+    def _scale_loads(self, four: ir.Value, count: int) -> InterleavedWork:
         """Return the loads of the scales of four stages, after `four` such groups. The arithmetic
-        on them is left in `_asked`, for stage _ASKED: they have arrived by then."""
+        on them is left in `_scale_work`, for stage _SCALES_READY: they have arrived by then."""
 
         def ask() -> list[ir.Value]:
             self._next = [side.scales(four) for side in self._sides]
             return [word for words in self._next for word in words]
 
-        (load, _), *self._asked = divided(ask, count)
+        (load, _), *self._scale_work = divided(ask, count)
         return InterleavedWork(0.0, "vmem_read", load, 2)
 
     @staticmethod

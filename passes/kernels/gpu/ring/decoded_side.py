@@ -20,13 +20,14 @@ from iree.compiler import ir
 from iree.compiler.dialects import vector
 
 from mxc.dialects.amdgpu import thread
+from mxc.passes.kernels.gpu.bounded_views import load_bytes
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.decoded_block import decoded_block
 from mxc.passes.kernels.gpu.floats import FloatBlocks, split_floats
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, TileInstruction
 from mxc.passes.kernels.gpu.lanes import LANES, Lane, short
 from mxc.passes.kernels.gpu.panels import along, start_of, within
-from mxc.passes.kernels.gpu.parts import load_bytes
+from mxc.passes.kernels.gpu.ring.staging import PIECE
 from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.gpu.side_scales import SideScales
 from mxc.passes.kernels.vectors import (
@@ -45,8 +46,6 @@ from mxc.passes.kernels.vectors import (
 _TOGETHER = 16
 #: Waves of a workgroup: one a SIMD.
 WAVES = 4
-#: Bytes of a piece of 8 floats: an LDS read or write of a lane.
-PIECE = 16
 #: Pieces of a decoded block, and its bytes in LDS.
 PIECES = BLOCK // FRAGMENT
 BLOCK_BYTES = PIECES * PIECE
@@ -126,12 +125,12 @@ class DecodedSide:
 
     def scales(self, four: ir.Value) -> list[ir.Value]:
         """Load the scales of four blocks of this lane's row, after `four` such groups, as i32."""
-        if self._scales is None or self._scales.kind.multiplies_sums:
+        if self._scales is None or self._scales.kind.has_f32_scales:
             return []
         # Scales past the end of K are not used. But a load that reaches beyond the end of the
         # buffer would return none of its scales.
         masked = self.kind.blocks % K_STEPS > 0
-        found = self._scales.of_four(self._row, four * K_STEPS, masked=masked)
+        found = self._scales.load_four(self._row, four * K_STEPS, masked=masked)
         words = elements(bitcast(found, i32(), lanes_of(found) // 4))
         if self._own_scales == self._scales.kind.scales:
             return words

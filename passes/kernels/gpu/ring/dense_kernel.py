@@ -20,7 +20,7 @@ from mxc.passes.kernels.gpu.dense.chunks import ROWS, STAGE, Chunks
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.passes.kernels.gpu.lanes import lane_of
-from mxc.passes.kernels.gpu.ring.dense_mainloop import DenseMainloop, most_tiles
+from mxc.passes.kernels.gpu.ring.dense_mainloop import DenseMainloop, most_tiles_dense
 from mxc.passes.kernels.gpu.ring.kernel import StagedProduct
 from mxc.passes.kernels.gpu.ring.staging import DirectSide, StagedSide, StageLayout
 from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
@@ -43,7 +43,7 @@ class DenseRing(StagedProduct):
         self.require_waves(TileInstruction(ROWS))
         if schedule.waves[0] > 1:
             raise ValueError(f"{schedule}: waves of a dense ring have different columns")
-        most = most_tiles(self.lhs.bits)
+        most = most_tiles_dense(self.lhs.bits)
         if m * n > most:
             raise ValueError(f"{schedule}: a wave has registers for {most} tiles")
         if self.splits > 1:

@@ -24,24 +24,24 @@ from functools import partial
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf
 
-from mxc.dialects.amdgpu import mark_loads, pinned
+from mxc.dialects.amdgpu import mark_loads, pinned, wait_for_all_loads
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.dense.chunks import STAGE, Chunks
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
-from mxc.passes.kernels.gpu.ring.float_mainloop import FloatMainloop, drain, like
+from mxc.passes.kernels.gpu.ring.float_mainloop import FloatMainloop
 from mxc.passes.kernels.gpu.ring.float_registers import FloatRegisters, Rates
 from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly
 from mxc.passes.kernels.gpu.ring.staging import LATENCIES, DirectSide, StagedSide
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
-from mxc.passes.kernels.vectors import bitcast, f32, i32, index, loop, splat
+from mxc.passes.kernels.vectors import bitcast, bitcast_like, f32, i32, index, loop, splat
 from mxc.targets.amd import GFX950
 
 #: What a wave issues beside a product, which takes 16 clocks: 4 issue slots, one of them its own.
 _RATES = Rates(budget=3, load=3, pace=0.5, read=0.8)
 #: Most registers of a lane for weights, loaded or in flight.
 _REGISTERS = 128
-#: Most tiles of a wave where elements of lhs have 16 bits: see `most_tiles`.
+#: Most tiles of a wave where elements of lhs have 16 bits: see `most_tiles_dense`.
 _TILES = 32
 #: Fewest rounds of a chunk of which some remain a loop: the first round stands before the loop, and
 #: LLVM unrolls a loop of one iteration.
@@ -72,8 +72,8 @@ class DenseMainloop(FloatMainloop):
         self._together = together(schedule, chunks)
         #: Number of parts of stages for which a lane has weights: the one that is multiplied, and
         #: those ahead. Fragments loaded before the loop. Fragments of the part that is multiplied.
-        self._asked = self._together * self._parts
-        self._filled: list[ir.Value] = []
+        self._parts_ahead = self._together * self._parts
+        self._prefetched: list[ir.Value] = []
         self._own: list[ir.Value] = []
 
     def sums(self) -> list[ir.Value]:
@@ -82,12 +82,12 @@ class DenseMainloop(FloatMainloop):
         # -0 + x is x for every x, also for zeros of either sign.
         none = [splat(-0.0, f32(), self._instruction.totals)] * len(begun.totals)
         begun.totals = list(none)
-        held = DenseRegisters(**vars(begun), whole=none, ahead=self._filled)
+        held = DenseRegisters(**vars(begun), whole=none, ahead=self._prefetched)
         bounds = index(0), index(self._chunks.count), index(1)
         with loop(*bounds, values_of(held)) as (chunk, given, op):
             scf.YieldOp(values_of(self._chunk(with_values(held, given), chunk)))
         held = with_values(held, op.results)
-        drain()
+        wait_for_all_loads()
         return [one + other for one, other in zip(held.whole, held.totals, strict=True)]
 
     def _chunk(self, held: DenseRegisters, chunk: ir.Value) -> DenseRegisters:
@@ -95,7 +95,7 @@ class DenseMainloop(FloatMainloop):
         stages, size = self._chunks.size // STAGE, self._together
         rounds, rest = divmod(stages, size)
         first = chunk * stages
-        self._stale = set(range(len(held.totals)))
+        self._tiles_to_flush = set(range(len(held.totals)))
         self._round(held, first, size)
         with loop(index(1), index(rounds), index(1), values_of(held)) as (number, given, op):
             now = with_values(held, given)
@@ -124,25 +124,27 @@ class DenseMainloop(FloatMainloop):
                 soon = (part + 1) % self._parts
                 if soon == 0 and stage + last >= 0:
                     mark_loads()
-                coming = part + self._asked - 1 + stage * self._parts
+                coming = part + self._parts_ahead - 1 + stage * self._parts
                 if coming >= 0:
-                    for issue in self._weights(*divmod(coming, self._parts), self._filled):
+                    for issue in self._weights(*divmod(coming, self._parts), self._prefetched):
                         issue()
                 to = stage + (last if soon else self._stages)
                 if to >= 0:
                     for issue in self._portion(self._loads(index(to), index(to * size)), soon):
                         issue()
 
-    def _further(self, held: FloatRegisters, stage: ir.Value, soon: int) -> list[InterleavedWork]:
+    def _further_work(
+        self, held: FloatRegisters, stage: ir.Value, soon: int
+    ) -> list[InterleavedWork]:
         """Take the weights of a part; return loads of later ones, which go to the registers of the
         part before."""
         assert isinstance(held, DenseRegisters)
         own = [held.ahead.pop(0) for _ in self._columns]
         # In accumulation registers: vector registers have the sums.
         words = pinned([bitcast(each, i32(), _FRAGMENT) for each in own], "a")
-        self._own = [like(*each) for each in zip(words, own, strict=True)]
+        self._own = [bitcast_like(*each) for each in zip(words, own, strict=True)]
         part = (soon - 1) % self._parts
-        later, which = divmod(part + self._asked - 1, self._parts)
+        later, which = divmod(part + self._parts_ahead - 1, self._parts)
         loads = self._weights(stage + later, which, held.ahead)
         return evenly("vmem_read", loads, 0.1, 1.0, self._rates.load)
 
@@ -169,7 +171,7 @@ class DenseMainloop(FloatMainloop):
         return [partial(load, tile) for tile in self._columns]
 
 
-def most_tiles(bits: int) -> int:
+def most_tiles_dense(bits: int) -> int:
     """Return the most tiles of a wave for which there are registers: for two sets of sums, and for
     the fragments that are read. `bits`: of an element of lhs in memory."""
     return _TILES * 16 // bits

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import pinned
+from mxc.passes.kernels.gpu.ring.interleave import Issue
 from mxc.passes.kernels.vectors import i1
 from mxc.passes.rewriting.worklist import erase
 
@@ -25,8 +26,6 @@ _FREE = frozenset(
 ) | {"arith.constant", "arith.bitcast", "arith.index_cast", "arith.index_castui"}
 #: Operations that LLVM may combine with others into one instruction.
 _COMBINED = frozenset(f"arith.{name}" for name in ("andi", "ori", "shli", "shrui", "addi", "xori"))
-
-Issue = Callable[[], None]
 
 
 def divided(build: Callable[[], Sequence[ir.Value]], count: int) -> list[tuple[Issue, int]]:

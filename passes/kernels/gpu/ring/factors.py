@@ -20,9 +20,9 @@ from iree.compiler.dialects import arith, math, vector
 
 from mxc.dialects.amdgpu import BEYOND, load_to_shared
 from mxc.dialects.amdgpu_narrow import of_sixteen
+from mxc.passes.kernels.gpu.bounded_views import load_bytes
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import LANES, Lane
-from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StageLayout
 from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.vectors import below, bitcast, elements, f32, i8, i32, index, lanes_of, of
@@ -42,7 +42,7 @@ def factor_bytes(rows: int, waves: int, runs: int) -> int:
 def runs_of(layout: StageLayout) -> int:
     """Return how many runs of blocks in a stage have an f32 scale each; 1 if scales are E8M0."""
     kind = layout.scaled
-    return max(1, layout.blocks // kind.shared) if kind.multiplies_sums else 1
+    return max(1, layout.blocks // kind.shared) if kind.has_f32_scales else 1
 
 
 def factor_loads(rows: int, waves: int) -> int:
@@ -50,7 +50,7 @@ def factor_loads(rows: int, waves: int) -> int:
     return -(-rows // (waves * LANES))
 
 
-class StagedFactors:
+class StagedFloatScales:
     """The scales of a side that go through LDS, for one lane: their loads to LDS and their reads.
 
     In a stage each row has an f32 for each of `runs` runs, or four E8M0.
@@ -151,12 +151,12 @@ class StagedFactors:
         return (self._first + row) * self._size + self._start + slot
 
 
-class LoadedFactors:
+class DirectFloatScales:
     """The f32 scales of a side that are loaded from memory to registers, for one lane.
 
     `columns`: whether the side is rhs, so that the lane loads the scale of one column of each tile,
-    the one that `StagedFactors.of_columns` would read; else it loads that of its row of each tile.
-    `tiles`: tiles of the wave; the others: as of StagedFactors.
+    the one that `StagedFloatScales.of_columns` would read; else it loads that of its row of each
+    tile. `tiles`: tiles of the wave; the others: as of StagedFloatScales.
     """
 
     def __init__(

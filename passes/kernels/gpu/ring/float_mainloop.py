@@ -15,14 +15,21 @@ Loads beyond the end of K give zeros, and move no bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.dialects.amdgpu import mark_loads, mfma, pinned, wait_for_loads, zeros
+from mxc.dialects.amdgpu import (
+    mark_loads,
+    mfma,
+    pinned,
+    wait_for_all_loads,
+    wait_for_loads,
+    zeros,
+)
 from mxc.dialects.quantize_scalars import i32 as number
 from mxc.passes.kernels.carried import in_groups
 from mxc.passes.kernels.gpu.floats import FloatBlocks
@@ -31,6 +38,7 @@ from mxc.passes.kernels.gpu.lanes import long
 from mxc.passes.kernels.gpu.ring.float_registers import FloatRegisters, Rates
 from mxc.passes.kernels.gpu.ring.interleave import (
     InterleavedWork,
+    Issue,
     IssueBudget,
     evenly,
     interleaved_within,
@@ -47,16 +55,14 @@ from mxc.passes.kernels.gpu.ring.staging import DirectSide, StagedSide
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.vectors import (
     bitcast,
+    bitcast_like,
     concat,
     equal,
     f32,
     i32,
     index,
-    lanes_of,
     of,
 )
-
-Issue = Callable[[], None]
 
 #: Share of a step after which what the step reads from LDS is taken to have arrived.
 _THERE = 0.55
@@ -87,7 +93,7 @@ class FloatMainloop:
         self._rows, self._columns = (range(tiles) for tiles in schedule.tiles)
         self._split = steps
         #: Tiles of the result whose sums `_take_sums` takes before their next product.
-        self._stale: set[int] = set()
+        self._tiles_to_flush: set[int] = set()
         keys = (self._rows, range(len(self._rows), len(self._rows) + len(self._columns)))
         self._packed = [
             (side, own) for side, own in zip(packed, keys, strict=True) if side is not None
@@ -115,7 +121,7 @@ class FloatMainloop:
         """
         stages = -(-self._lhs.blocks // self._blocks)
         held = in_groups(self._begin(), stages, K_STEPS, self._four)
-        drain()
+        wait_for_all_loads()
         return held.totals
 
     def _four(self, held: FloatRegisters, four: ir.Value, count: int) -> FloatRegisters:
@@ -127,7 +133,7 @@ class FloatMainloop:
 
     def _begin(self) -> FloatRegisters:
         """Fill the ring; read, split and decode what is multiplied first."""
-        for issue in self._asks(index(0)):
+        for issue in self._scale_loads(index(0)):
             issue()
         self._fill()
         words = {
@@ -170,8 +176,8 @@ class FloatMainloop:
     def _stage(self, held: FloatRegisters, stage: ir.Value, k_step: int) -> None:
         """Multiply a stage, number `k_step` of its four, and prepare the start of the next one."""
         rates, parts, last, size = self._rates, self._parts, self._stages - 1, self._slot_bytes
-        emptied = _moved(held.slot, 0, last * size, -size)
-        after = _moved(held.slot, last * size, 0, size)
+        emptied = _next_slot(held.slot, 0, last * size, -size)
+        after = _next_slot(held.slot, last * size, 0, size)
         # Before the barrier loads go to the slot of the stage before, after it to that of this one.
         earlier = self._loads(stage + last, long(emptied))
         later = self._loads(stage + self._stages, long(held.slot))
@@ -194,12 +200,14 @@ class FloatMainloop:
                     works += evenly("valu", decodes, first, 1.0, pack.decoder.instructions)
                 if self._packed and (k_step, part, step) == (0, 0, 0):
                     count = 2 * max(pack.scales.loads for pack, _ in self._packed)
-                    works += evenly("vmem_read", self._asks(self._before + 1), 0.0, 1.0, count)
+                    works += evenly(
+                        "vmem_read", self._scale_loads(self._before + 1), 0.0, 1.0, count
+                    )
                 if (read, step) == (0, 0):
                     works += self._packed_reads(held, coming, after, (k_step + 1) % K_STEPS)
                 ready: dict[int, list[ir.Value]] = {}
                 if step == 0:
-                    works += self._further(held, stage, soon)
+                    works += self._further_work(held, stage, soon)
                 reads = self._float_reads(tiles, read, slot, held.raw if self._split else ready)
                 whole = step + 1 == len(self._steps)
                 waits = whole and part + self._ahead + 1 == parts
@@ -236,7 +244,9 @@ class FloatMainloop:
             for at in range(side.layout.loads)
         ]
 
-    def _further(self, held: FloatRegisters, stage: ir.Value, soon: int) -> list[InterleavedWork]:
+    def _further_work(
+        self, held: FloatRegisters, stage: ir.Value, soon: int
+    ) -> list[InterleavedWork]:
         """Return further work for the part before `soon` (the last one for 0), in a subclass."""
         return []
 
@@ -255,8 +265,8 @@ class FloatMainloop:
         self, held: FloatRegisters, tile: int, piece: int, column: int, part: int
     ) -> None:
         at = tile * len(self._columns) + column
-        if at in self._stale:
-            self._stale.remove(at)
+        if at in self._tiles_to_flush:
+            self._tiles_to_flush.remove(at)
             self._take_sums(held, at)
             held.totals[at] = zeros(held.totals[at].type)
         left = self._fragments(held, tile, part)[piece]
@@ -283,7 +293,7 @@ class FloatMainloop:
         if not values:
             return
         pins = pinned([bitcast(each, i32(), _bytes(each) // 4) for each in values])
-        found = iter(like(pin, each) for pin, each in zip(pins, values, strict=True))
+        found = iter(bitcast_like(pin, each) for pin, each in zip(pins, values, strict=True))
         for tile, own in floats.items():
             held.floats[tile] = [next(found) for _ in own]
         for each in tiles:
@@ -347,7 +357,7 @@ class FloatMainloop:
         ]
         return [*works, InterleavedWork(1.0, "valu", join, 0)]
 
-    def _asks(self, four: ir.Value) -> list[Issue]:
+    def _scale_loads(self, four: ir.Value) -> list[Issue]:
         """Return loads of the scales of four stages, after `four` such groups, tile by tile."""
         self._coming: dict[int, list[ir.Value]] = {}
 
@@ -377,21 +387,10 @@ class FloatMainloop:
         return works
 
 
-def drain() -> None:
-    """Wait for all loads: one that came later would write into the LDS of another workgroup."""
-    mark_loads()
-    wait_for_loads(0)
-
-
-def _moved(slot: ir.Value, where: int, there: int, by: int) -> ir.Value:
+def _next_slot(slot: ir.Value, where: int, there: int, by: int) -> ir.Value:
     """Return a slot's offset moved `by` bytes; at `where`, an end of the ring, return `there`."""
     same = equal(slot, where)
     return arith.select(same, number(there), slot + by)
-
-
-def like(value: ir.Value, other: ir.Value) -> ir.Value:
-    """Return the bits of a vector as the type of another vector."""
-    return bitcast(value, ir.VectorType(other.type).element_type, lanes_of(other))
 
 
 def _bytes(value: ir.Value) -> int:

@@ -14,6 +14,8 @@ from typing import Literal
 
 from mxc.dialects.amdgpu import no_reordering, scheduled
 
+#: Builds instructions at the insertion point.
+Issue = Callable[[], None]
 #: Kinds of instructions in sched_group_barrier: LDS reads, LDS writes, loads from memory (also
 #: those to LDS), vector arithmetic.
 Kind = Literal["ds_read", "ds_write", "vmem_read", "valu"]
@@ -49,16 +51,14 @@ class IssueBudget:
 
 
 def evenly(
-    kind: Kind, issues: Sequence[Callable[[], None]], start: float, stop: float, count: int = 1
+    kind: Kind, issues: Sequence[Issue], start: float, stop: float, count: int = 1
 ) -> list[InterleavedWork]:
     """Return works at equal distances from `start` to `stop`, each of `count` instructions."""
     step = (stop - start) / max(len(issues), 1)
     return [InterleavedWork(start + step * n, kind, issue, count) for n, issue in enumerate(issues)]
 
 
-def interleaved(
-    products: Sequence[Callable[[], None]], works: Sequence[InterleavedWork], group: int
-) -> None:
+def interleaved(products: Sequence[Issue], works: Sequence[InterleavedWork], group: int) -> None:
     """Build the products in their order, and each work where it is due.
 
     `group`: the sync ID of this call's sched_group_barriers, which tells them from those of others.
@@ -102,7 +102,7 @@ def _spaced(works: Sequence[InterleavedWork]) -> list[InterleavedWork]:
 
 
 def interleaved_within(
-    products: Sequence[Callable[[], None]],
+    products: Sequence[Issue],
     works: Sequence[InterleavedWork],
     budget: IssueBudget,
     *,

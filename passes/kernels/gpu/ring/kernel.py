@@ -38,7 +38,7 @@ from mxc.passes.kernels.gpu.contraction import GpuContraction
 from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers
 from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.passes.kernels.gpu.lanes import lane_of
-from mxc.passes.kernels.gpu.ring.mainloop import Copies, sums
+from mxc.passes.kernels.gpu.ring.mainloop import OperandLoaders, sums
 from mxc.passes.kernels.gpu.ring.pipeline import ACCUMULATORS, RingPipeline
 from mxc.passes.kernels.gpu.ring.scales import DirectScales, StagedScales, scale_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, DirectSide, StagedSide, StageLayout
@@ -178,4 +178,4 @@ class Ring(StagedProduct):
         end = self.schedule.stages * self.slot_bytes
         staged = StagedSide(pipe.staged, lane, elements, memory, 0, *place)
         staged_scales = StagedScales(pipe.staged, lane, scales, memory, end, *place)
-        tile.store(sums(pipe, Copies(direct, direct_scales, staged, staged_scales)))
+        tile.store(sums(pipe, OperandLoaders(direct, direct_scales, staged, staged_scales)))

@@ -7,7 +7,7 @@ remaining ones, which load less and less, follow the loop as straight-line code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,28 +17,39 @@ from iree.compiler.dialects import arith, scf
 from mxc.dialects.amdgpu import mark_loads, no_reordering, scaled_mfma, wait_for_loads, zeros
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.fragments import K_STEPS
-from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, Kind, evenly, interleaved
+from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, Issue, Kind, evenly, interleaved
 from mxc.passes.kernels.gpu.ring.pipeline import RingPipeline
 from mxc.passes.kernels.gpu.ring.scales import CHUNK, HALF, HALVES, DirectScales, StagedScales
-from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, DirectSide, Key, Pieces, StagedSide
+from mxc.passes.kernels.gpu.ring.staging import (
+    INSTRUCTION,
+    DirectSide,
+    Key,
+    Pieces,
+    StagedSide,
+    fragment,
+)
 from mxc.passes.kernels.vectors import below, f32, index, loop, of
 
-Issue = Callable[[], None]
 #: Scales in registers, [half of a chunk][tile], the half that is multiplied first; or, of scales
 #: that go to LDS, [chunk][load].
-Halves = list[list[ir.Value]]
+ScalesByHalf = list[list[ir.Value]]
 
 #: K-steps of a chunk in which staged scales are loaded to registers, for the chunk `pipe.together`
 #: later; written to LDS, for the next chunk; read from LDS, the first half of the next chunk; and
 #: read, the second half of this chunk. Between writing and reading, and between reading and
 #: writing, there is a barrier: each stage has one, between the work of its two k-steps.
-_ASKED, _PUT, _FIRST_READ, _SECOND_READ = (0,), (5, 6), (7,), (1, 2, 3)
+_LOAD_K_STEPS, _WRITE_K_STEPS, _FIRST_READ_K_STEPS, _SECOND_READ_K_STEPS = (
+    (0,),
+    (5, 6),
+    (7,),
+    (1, 2, 3),
+)
 #: LDS reads of a part of a stage, before or after the barrier, are issued before this share of it.
 _READ = 0.95
 
 
 @dataclass(frozen=True)
-class Copies:
+class OperandLoaders:
     """Builders of the loads and reads of one lane: elements and scales of each side."""
 
     direct: DirectSide
@@ -60,12 +71,12 @@ class RingRegisters:
     totals: list[ir.Value]
     read: Pieces
     asked: list[ir.Value]
-    direct_scales: Halves
-    staged_scales: Halves
-    loaded_scales: Halves
+    direct_scales: ScalesByHalf
+    staged_scales: ScalesByHalf
+    loaded_scales: ScalesByHalf
 
 
-def sums(pipe: RingPipeline, copies: Copies) -> list[ir.Value]:
+def sums(pipe: RingPipeline, copies: OperandLoaders) -> list[ir.Value]:
     """Build the main loop. Returns the sums of the wave's tiles, row-major."""
     held = _Chunk(pipe, copies, index(0), 0, 0).begin()
     size, together, ring = pipe.chunk_stages, pipe.together, pipe.schedule.stages
@@ -99,7 +110,7 @@ class _Chunk:
     def __init__(
         self,
         pipe: RingPipeline,
-        copies: Copies,
+        copies: OperandLoaders,
         chunk: ir.Value,
         first_slot: ir.Value | int,
         number: int | None = None,
@@ -131,7 +142,7 @@ class _Chunk:
         left = self._pipe.blocks - self._number * CHUNK - number * size
         return max(0, left) if left < size else None
 
-    def _is_there(self, stage: int) -> bool:
+    def _begins_within_k(self, stage: int) -> bool:
         """Whether a stage, counted from the first of the chunk, begins within K."""
         return self._left(stage, self._pipe.staged.blocks) != 0
 
@@ -147,7 +158,7 @@ class _Chunk:
         for half, into in enumerate(held.direct_scales):
             _issue(self._half_loads(half, into))
         ring, count, most = pipe.schedule.stages, len(pipe.pieces), pipe.pieces_ahead
-        filled = [stage for stage in range(ring) if self._is_there(stage)]
+        filled = [stage for stage in range(ring) if self._begins_within_k(stage)]
         for stage in filled:
             # Loads return in order. Issued in the order of the loop, they make the waits of the
             # loop cover no loads that are needed later.
@@ -173,7 +184,7 @@ class _Chunk:
         """Build the stages of the chunk. Returns what is held after them."""
         self._held = held
         for stage in range(self._pipe.chunk_stages):
-            if self._is_there(stage):
+            if self._begins_within_k(stage):
                 self._stage(stage)
         return held
 
@@ -198,11 +209,13 @@ class _Chunk:
         for k_step in k_steps[:-1]:
             works += self._next_scales(k_step)
         interleaved(products[: pipe.cut], works, 2 * stage)
-        if self._is_there(stage - 1 + ring):
+        if self._begins_within_k(stage - 1 + ring):
             mark_loads()
         works = [*late, *self._loads(stage, 0)]
-        if self._is_there(stage + 1):
-            wait_for_loads(sum(self._is_there(later) for later in range(stage + 2, stage + ring)))
+        if self._begins_within_k(stage + 1):
+            wait_for_loads(
+                sum(self._begins_within_k(later) for later in range(stage + 2, stage + ring))
+            )
             soon = self._reads(pipe.reads[: pipe.early], stage + 1, held.read)
             works += evenly("ds_read", soon, 0.0, _READ)
         works += self._next_scales(k_steps[-1])
@@ -227,11 +240,11 @@ class _Chunk:
         part, at = k_step % pipe.schedule.k_steps, k_step % K_STEPS
         sides = [
             (
-                copies.direct.fragment(pieces[0], own, part),
+                fragment(copies.direct.layout, pieces[0], own, part),
                 *copies.direct_scales.word(scales[0][own], at),
             ),
             (
-                copies.staged.fragment(pieces[1], tile, part),
+                fragment(copies.staged.layout, pieces[1], tile, part),
                 *copies.staged_scales.word(scales[1][tile], at),
             ),
         ]
@@ -248,7 +261,7 @@ class _Chunk:
         stage after it, before its barrier.
         """
         pipe, stage = self._pipe, emptied + self._pipe.schedule.stages
-        if not self._is_there(stage):
+        if not self._begins_within_k(stage):
             return []
         at, slot = self._first + stage, self._slot_of(emptied)
         left = self._left(stage, pipe.staged.blocks)
@@ -279,7 +292,9 @@ class _Chunk:
             self._held.asked.append(self._copies.direct.load(*key, at, left=left))
 
         wanted = [divmod(piece, len(pieces)) for piece in range(first, last)]
-        return [partial(load, pieces[at], stage) for stage, at in wanted if self._is_there(stage)]
+        return [
+            partial(load, pieces[at], stage) for stage, at in wanted if self._begins_within_k(stage)
+        ]
 
     def _half_loads(self, half: int, into: list[ir.Value]) -> list[Issue]:
         """Return the loads of the direct side's scales for a half, counted from the first half of
@@ -319,21 +334,21 @@ class _Chunk:
             half = k_step // K_STEPS + self._pipe.halves_ahead
             loads = self._half_loads(half, held.direct_scales[-1])
             works = evenly("vmem_read", loads, 0.1, 1.0)
-        if k_step in (_FIRST_READ[0], _SECOND_READ[0]):
+        if k_step in (_FIRST_READ_K_STEPS[0], _SECOND_READ_K_STEPS[0]):
             held.staged_scales.append([])
         left = self._left(1, CHUNK)
-        if k_step in _ASKED:
+        if k_step in _LOAD_K_STEPS:
             loads = self._chunk_loads(self._pipe.together)
-            works += _share("vmem_read", loads, k_step, _ASKED)
-        elif k_step in _SECOND_READ:
-            works += _share("ds_read", self._half_reads(1), k_step, _SECOND_READ)
-        elif k_step in _PUT and left != 0:
+            works += _share("vmem_read", loads, k_step, _LOAD_K_STEPS)
+        elif k_step in _SECOND_READ_K_STEPS:
+            works += _share("ds_read", self._half_reads(1), k_step, _SECOND_READ_K_STEPS)
+        elif k_step in _WRITE_K_STEPS and left != 0:
             writes = self._copies.staged_scales.writes(held.loaded_scales[0], left=left)
-            works += _share("ds_write", writes, k_step, _PUT)
-            if k_step == _PUT[-1]:
+            works += _share("ds_write", writes, k_step, _WRITE_K_STEPS)
+            if k_step == _WRITE_K_STEPS[-1]:
                 del held.loaded_scales[0]
-        elif k_step in _FIRST_READ and left != 0:
-            works += _share("ds_read", self._half_reads(0), k_step, _FIRST_READ)
+        elif k_step in _FIRST_READ_K_STEPS and left != 0:
+            works += _share("ds_read", self._half_reads(0), k_step, _FIRST_READ_K_STEPS)
         return works
 
 

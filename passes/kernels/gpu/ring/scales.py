@@ -17,9 +17,9 @@ from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND, pinned
 from mxc.dialects.generic import constant
+from mxc.passes.kernels.gpu.bounded_views import load_bytes
 from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.lanes import LANES, Lane, at_most
-from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StageLayout
 from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.vectors import (

@@ -28,11 +28,11 @@ from iree.compiler.dialects import memref, vector
 from mxc.dialects.amdgpu import pinned
 from mxc.dialects.generic import constant
 from mxc.passes.kernels.extents import Buffer, Size, product
+from mxc.passes.kernels.gpu.bounded_views import rows_of
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import LANES, Lane
 from mxc.passes.kernels.gpu.last_wave import last_wave
-from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.vectors import equal, f32, i32, of, part_of, when

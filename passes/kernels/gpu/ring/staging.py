@@ -33,11 +33,11 @@ from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND, concat, load_to_shared
 from mxc.formats.panels import PANEL
+from mxc.passes.kernels.gpu.bounded_views import load_bytes
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, TileInstruction, pieces, whole
 from mxc.passes.kernels.gpu.lanes import LANES, Lane
 from mxc.passes.kernels.gpu.panels import along, start_of, within
-from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.vectors import below, bitcast, equal, i8, i32, index, of, part_of
 
@@ -322,10 +322,6 @@ class StagedSide:
         first = equal(self.lane.group, 0)
         return bitcast(arith.select(first, low, high), i8(), size)
 
-    def fragment(self, known: Pieces, tile: int, k_step: int) -> ir.Value:
-        """Return the lane's elements of a tile for a k-step, from the `known` pieces."""
-        return fragment(self.layout, known, tile, k_step)
-
 
 class DirectSide:
     """A side of which each wave has its own rows, for one lane: its loads straight to registers.
@@ -353,10 +349,6 @@ class DirectSide:
         further = along(layout.kind, stage * layout.row_bytes)
         offset = _offset(layout, start, further, at, left)
         return load_bytes(self._buffer, offset, layout.piece_bytes)
-
-    def fragment(self, known: Pieces, tile: int, k_step: int) -> ir.Value:
-        """Return the lane's elements of a tile for a k-step, from the `known` pieces."""
-        return fragment(self.layout, known, tile, k_step)
 
 
 def _offset(

@@ -21,7 +21,7 @@ from mxc.passes.kernels.carried import in_groups
 from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.ring.decoded_mainloop import DecodedMainloop, DecodedRegisters
 from mxc.passes.kernels.gpu.ring.decoded_side import DecodedSide
-from mxc.passes.kernels.gpu.ring.factors import LoadedFactors, columns_of, under_scales
+from mxc.passes.kernels.gpu.ring.factors import DirectFloatScales, columns_of, under_scales
 from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.vectors import f32, lanes_of
@@ -49,7 +49,7 @@ class SummedDecodedMainloop(DecodedMainloop):
         sides: tuple[DecodedSide, DecodedSide],
         blocks: int,
         kept: Sequence[ir.Value],
-        factors: tuple[LoadedFactors | None, LoadedFactors | None],
+        factors: tuple[DirectFloatScales | None, DirectFloatScales | None],
         run: int,
     ) -> None:
         """Keep what the loop needs. No operation is built."""
@@ -63,8 +63,8 @@ class SummedDecodedMainloop(DecodedMainloop):
         self._run = run
         self._one_scale = factors[1] is not None and factors[1].one_scale
         #: Tiles of the result that still have the sums of the run before; the scales of that run.
-        self._stale: set[int] = set()
-        self._due: dict[Key, ir.Value] = {}
+        self._tiles_to_flush: set[int] = set()
+        self._previous_scales: dict[Key, ir.Value] = {}
 
     def sums(self) -> list[ir.Value]:
         """Build all stages; return the scaled sums of the tiles, row by row."""
@@ -73,7 +73,7 @@ class SummedDecodedMainloop(DecodedMainloop):
             **vars(begun), scaled=list(begun.totals), factors=dict.fromkeys(self._factors, none)
         )
         held = in_groups(held, self._blocks, K_STEPS, self._stages_of)
-        self._due = held.factors
+        self._previous_scales = held.factors
         return [self._under_scales(held, at) for at in range(len(held.totals))]
 
     def _stages_of(
@@ -90,9 +90,9 @@ class SummedDecodedMainloop(DecodedMainloop):
 
     def _before_product(self, held: DecodedRegisters, at: int) -> None:
         """Multiply the tile's sums of the run before, if it still has them, by their scales."""
-        if at in self._stale:
+        if at in self._tiles_to_flush:
             assert isinstance(held, SummedDecodedRegisters)
-            self._stale.remove(at)
+            self._tiles_to_flush.remove(at)
             held.scaled[at] = self._under_scales(held, at)
             if self._run < K_STEPS:
                 # Unless pinned, LLVM scales at the end of four stages, and keeps all sums so long.
@@ -102,7 +102,7 @@ class SummedDecodedMainloop(DecodedMainloop):
     def _under_scales(self, held: SummedDecodedRegisters, at: int) -> ir.Value:
         """Return `scaled` of a tile of the result plus its sums times their scales."""
         row, column = divmod(at, self._tiles[1])
-        scale, columns = (self._due.get(key) for key in ((0, row), (1, column)))
+        scale, columns = (self._previous_scales.get(key) for key in ((0, row), (1, column)))
         sums = held.totals[at]
         own = None
         if columns is not None:
@@ -116,7 +116,7 @@ class SummedDecodedMainloop(DecodedMainloop):
         if stage % self._run or half:
             return []
         assert isinstance(held, SummedDecodedRegisters)
-        self._stale, self._due = set(range(len(held.totals))), held.factors
+        self._tiles_to_flush, self._previous_scales = set(range(len(held.totals))), held.factors
         factors: dict[Key, ir.Value] = {}
         held.factors = factors
 

@@ -25,7 +25,7 @@ from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.lanes import lane_of
-from mxc.passes.kernels.gpu.ring.factors import StagedFactors, factor_bytes, runs_of
+from mxc.passes.kernels.gpu.ring.factors import StagedFloatScales, factor_bytes, runs_of
 from mxc.passes.kernels.gpu.ring.kernel import StagedProduct
 from mxc.passes.kernels.gpu.ring.pairs import PairDecoder
 from mxc.passes.kernels.gpu.ring.staging import (
@@ -64,7 +64,7 @@ class SummedRing(StagedProduct):
             raise ValueError(f"{self.schedule}: waves of this ring have different columns")
         element = self.rhs.format.element
         integer_bits = 0 if element.exponent else element.bits
-        most = most_summed(integer_bits, run_under(*_shared(self.lhs, self.rhs)))
+        most = most_tiles_summed(integer_bits, run_under(*_shared(self.lhs, self.rhs)))
         if m * n > most:
             raise ValueError(f"{self.schedule}: a wave has registers for {most} tiles")
         if not self.takes(self.lhs, self.rhs):
@@ -91,7 +91,7 @@ class SummedRing(StagedProduct):
     def takes(lhs: FloatBlocks | ScaledBlocks, rhs: FloatBlocks | ScaledBlocks) -> bool:
         """Whether this ring computes products of such operands: floats by weights that it decodes,
         or packed elements by packed elements, neither decoded."""
-        if isinstance(rhs, FloatBlocks) or not rhs.multiplies_sums or rhs.is_fnuz:
+        if isinstance(rhs, FloatBlocks) or not rhs.has_f32_scales or rhs.is_fnuz:
             return False
         of_scale = _shared(lhs, rhs)
         k_steps = k_steps_under(*of_scale)
@@ -102,10 +102,10 @@ class SummedRing(StagedProduct):
         # Else both sides are decoded, by other kernels: other weights, or a scale for fewer blocks.
         if rhs.format.element not in (E4M3, E5M2) or run_under(*of_scale) < STAGE:
             return False
-        if lhs.multiplies_sums:
+        if lhs.has_f32_scales:
             return lhs.format.element in (E4M3, E5M2)
         # The E8M0 scales of lhs go to the instruction: one for each block of 32.
-        return lhs.is_whole and lhs.shared == 1 and lhs.block_bytes % PIECE == 0
+        return lhs.fits_scaled_instruction and lhs.shared == 1 and lhs.block_bytes % PIECE == 0
 
     @property
     def attributes(self) -> Mapping[str, str]:
@@ -135,12 +135,12 @@ class SummedRing(StagedProduct):
         tiles = range(self.schedule.tiles[1])
         own_rows = [tile.rhs_row(first + n * INSTRUCTION.rows) for n in tiles]
         rhs = DirectSide(right, lane, columns, own_rows)
-        place = partial(StagedFactors, right, lane, column_scales, memory, left.bytes)
+        place = partial(StagedFloatScales, right, lane, column_scales, memory, left.bytes)
         of_columns = place(tile.first_column, tile.scale_row, one_scale=self.tile_has_one_scale)
         of_rows = None
         if row_scales:
             behind = left.bytes + of_columns.bytes
-            of_rows = StagedFactors(
+            of_rows = StagedFloatScales(
                 left, lane, row_scales[0], memory, behind, tile.first_row, tile.lhs_row
             )
         decoder = None if self.decoded is None else PairDecoder(self.rhs.format, self.decoded)
@@ -152,10 +152,10 @@ class SummedRing(StagedProduct):
 def _shared(*sides: FloatBlocks | ScaledBlocks) -> list[int]:
     """Return the number of blocks under one f32 scale, for each side that has f32 scales."""
     scaled = [side for side in sides if isinstance(side, ScaledBlocks)]
-    return [side.shared for side in scaled if side.multiplies_sums]
+    return [side.shared for side in scaled if side.has_f32_scales]
 
 
-def most_summed(integer_bits: int, run: int) -> int:
+def most_tiles_summed(integer_bits: int, run: int) -> int:
     """Return the most tiles of a wave. `integer_bits`: bits of the integers of rhs, 0 if it has
     floats; `run`: blocks of a stage under one scale (`run_under`)."""
     return _FEWER if integer_bits == 8 or run < STAGE else _TILES

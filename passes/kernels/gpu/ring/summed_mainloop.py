@@ -27,14 +27,22 @@ from itertools import product
 from iree.compiler import ir
 from iree.compiler.dialects import vector
 
-from mxc.dialects.amdgpu import mark_loads, mfma, pinned, scaled_mfma, wait_for_loads, zeros
+from mxc.dialects.amdgpu import (
+    mark_loads,
+    mfma,
+    pinned,
+    scaled_mfma,
+    wait_for_all_loads,
+    wait_for_loads,
+    zeros,
+)
 from mxc.dialects.generic import constant
 from mxc.passes.kernels.carried import in_groups
 from mxc.passes.kernels.gpu.fragments import BLOCK, K_STEPS
 from mxc.passes.kernels.gpu.ring.factors import columns_of, under_scales
-from mxc.passes.kernels.gpu.ring.float_mainloop import Issue, drain
 from mxc.passes.kernels.gpu.ring.interleave import (
     InterleavedWork,
+    Issue,
     IssueBudget,
     Kind,
     evenly,
@@ -55,10 +63,10 @@ from mxc.targets.amd import GFX950
 #: Instructions of a load, with those of its addresses.
 _LOAD = 3
 #: Products of the next tile that are issued before the sums of a tile are scaled, where a run has
-#: more than _TIMES products: the matrix core has not finished the sums earlier.
+#: more than _PORTIONS products: the matrix core has not finished the sums earlier.
 _BRIEF = 2
 #: Most portions in which a lane scales its sums of a tile, one after the other.
-_TIMES = 4
+_PORTIONS = 4
 #: Instructions that may be issued beside a product where a stage has several runs: all that are
 #: due. They are twice as many as fit beside a product, but sums that wait take registers.
 _ALL = 1 << 10
@@ -120,10 +128,10 @@ class SummedMainloop:
         self._places = list(self._in_order(self._parts))
         #: Portions in which the sums of a tile are scaled, and sums of a portion; the portions of
         #: a stage in order; and how many are not yet scaled when a tile begins.
-        self._times = min(self._parts, _TIMES)
-        self._at_once = self._instruction.totals // self._times
-        self._sum_places = list(self._in_order(self._times))
-        self._behind = self._times + (self._times == self._parts)
+        self._portions = min(self._parts, _PORTIONS)
+        self._portion_size = self._instruction.totals // self._portions
+        self._sum_places = list(self._in_order(self._portions))
+        self._portions_late = self._portions + (self._portions == self._parts)
         self._one_scale = operands.column_scales.one_scale
         self._plan = _StagePlan.of(decoder, schedule.k_steps, operands.runs)
         clocks = self._instruction.form.clocks if decoder else self._instruction.byte_clocks
@@ -148,14 +156,15 @@ class SummedMainloop:
     def sums(self) -> list[ir.Value]:
         """Build all stages; return the sums of the tiles, row by row."""
         held = in_groups(self._begin(), self._operands.all_stages, self._stages, self._round)
-        drain()
-        for at in range(self._behind):
-            self._scale(held, self._due(at))
+        wait_for_all_loads()
+        for at in range(self._portions_late):
+            self._scale(held, self._place_to_scale(at))
         return [concat(parts) for parts in held.totals]
 
-    def _due(self, at: int) -> Place:
-        """Return which sums are scaled as number `at` of a stage: `_behind` portions late."""
-        return self._sum_places[(at - self._behind) % len(self._sum_places)]
+    def _place_to_scale(self, at: int) -> Place:
+        """Return which portion is scaled as number `at` of a stage: `_portions_late` after its
+        sums are complete."""
+        return self._sum_places[(at - self._portions_late) % len(self._sum_places)]
 
     def _round(self, held: SummedRegisters, before: ir.Value, count: int) -> SummedRegisters:
         """Build `count` stages after `before` whole iterations. Returns what is held after them."""
@@ -165,9 +174,9 @@ class SummedMainloop:
 
     def _begin(self) -> SummedRegisters:
         """Fill the ring; read, and decode, what is multiplied first."""
-        none, operands = zeros(of(f32(), self._at_once)), self._operands
+        none, operands = zeros(of(f32(), self._portion_size)), self._operands
         held = self._empty()
-        held.totals = [[none] * self._times for _ in range(len(self._rows) * len(self._columns))]
+        held.totals = [[none] * self._portions for _ in range(len(self._rows) * len(self._columns))]
         # In the order of the loop: else its first waits would be for more loads than necessary.
         for stage in range(self._stages):
             for column in self._columns:
@@ -186,8 +195,8 @@ class SummedMainloop:
         zero = constant(0.0, f32())
         row = zero if operands.rows_scale_sums else None
         held.unscaled = [
-            UnscaledSums(none, row, [zero] * (1 if self._one_scale else self._at_once))
-            for _ in range(self._behind)
+            UnscaledSums(none, row, [zero] * (1 if self._one_scale else self._portion_size))
+            for _ in range(self._portions_late)
         ]
         return held
 
@@ -220,7 +229,7 @@ class SummedMainloop:
         self._multiply_all(held, [*left, *works], cut, len(self._places))
         mark_loads()
         for at, each in enumerate(held.unscaled):
-            self._ask_scales(held, each, self._due(at))
+            self._ask_scales(held, each, self._place_to_scale(at))
         held.rows, held.decoded = after.rows, self._decoded()
         held.row_scales, held.column_scales = after.row_scales, after.column_scales
 
@@ -250,21 +259,21 @@ class SummedMainloop:
         of the columns from other lanes."""
         count, rows = len(self._places), len(self._rows)
         # Scales of row and column are multiplied first: once, if all columns share one scale.
-        both, columns = self._operands.rows_scale_sums, 1 if self._one_scale else self._at_once
-        instructions = self._at_once + both * columns
-        moves = 0 if self._one_scale else self._at_once
+        both, columns = self._operands.rows_scale_sums, 1 if self._one_scale else self._portion_size
+        instructions = self._portion_size + both * columns
+        moves = 0 if self._one_scale else self._portion_size
         for at in range(len(self._sum_places)):
-            tile, part = divmod(at, self._times)
+            tile, part = divmod(at, self._portions)
             # The middle of a product: rounding cannot move the work to another one.
             place = tile * self._parts + part + 0.5
-            if self._times < self._parts:
-                apart = (self._parts - _BRIEF) / self._times
+            if self._portions < self._parts:
+                apart = (self._parts - _BRIEF) / self._portions
                 place = tile * self._parts + _BRIEF + part * apart + 0.5
-            scale = partial(self._scale, held, self._due(at))
+            scale = partial(self._scale, held, self._place_to_scale(at))
             yield InterleavedWork(place / count, "valu", scale, instructions, "scale")
             if tile % rows == 0:
                 column, run = divmod(tile // rows, self._operands.runs)
-                ask = partial(self._columns_of, held, column, run * self._times + part)
+                ask = partial(self._columns_of, held, column, run * self._portions + part)
                 yield InterleavedWork((place + 0.5) / count, "valu", ask, moves, "scale")
 
     def _decodings(self, held: SummedRegisters) -> Iterator[InterleavedWork]:
@@ -334,8 +343,10 @@ class SummedMainloop:
             if self._operands.rows_scale_sums:
                 scale = vector.extract(held.row_scales[row], [], [run])
             held.unscaled += [
-                UnscaledSums(part_of(self._sums, at * self._at_once, self._at_once), scale)
-                for at in range(self._times)
+                UnscaledSums(
+                    part_of(self._sums, at * self._portion_size, self._portion_size), scale
+                )
+                for at in range(self._portions)
             ]
 
     def _product(self, held: SummedRegisters, row: int, part: int, c: ir.Value) -> ir.Value:
@@ -357,7 +368,7 @@ class SummedMainloop:
         """Add the oldest unscaled sums, times their scales, to their totals. `place`: theirs."""
         (row, column, part), own = place, held.unscaled.pop(0)
         self._ask_scales(held, own, place)
-        totals, at = held.totals[row * len(self._columns) + column], part % self._times
+        totals, at = held.totals[row * len(self._columns) + column], part % self._portions
         scaled = under_scales(own.sums, totals[at], own.row, own.columns)
         # Unless pinned, LLVM scales at the end of the loop, and keeps all sums until then.
         (totals[at],) = pinned([scaled])
@@ -370,9 +381,9 @@ class SummedMainloop:
     def _columns_of(self, held: SummedRegisters, column: int, part: int) -> list[ir.Value]:
         """Return the scales of the columns of a portion of sums; `part`: its number as in Place."""
         if (column, part) not in self._known_scales:
-            run, at = divmod(part, self._times)
+            run, at = divmod(part, self._portions)
             own = vector.extract(held.column_scales[column], [], [run])
-            first, count = at * self._at_once, self._at_once
+            first, count = at * self._portion_size, self._portion_size
             self._known_scales[column, part] = columns_of(
                 own, first, count, one_scale=self._one_scale
             )

@@ -16,8 +16,8 @@ from iree.compiler.dialects import arith
 
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
-from mxc.passes.kernels.gpu.ring.factors import StagedFactors
-from mxc.passes.kernels.gpu.ring.float_mainloop import Issue
+from mxc.passes.kernels.gpu.ring.factors import StagedFloatScales
+from mxc.passes.kernels.gpu.ring.interleave import Issue
 from mxc.passes.kernels.gpu.ring.staging import DirectSide, StagedSide
 from mxc.passes.kernels.gpu.ring.summed_registers import SummedRegisters
 from mxc.passes.kernels.vectors import bitcast, concat, i32, index, lanes_of
@@ -34,8 +34,8 @@ class SummedOperands:
 
     lhs: StagedSide
     rhs: DirectSide
-    row_scales: StagedFactors | None
-    column_scales: StagedFactors
+    row_scales: StagedFloatScales | None
+    column_scales: StagedFloatScales
     tiles: tuple[int, int]
     slot_bytes: int
 
@@ -52,7 +52,7 @@ class SummedOperands:
     @property
     def rows_scale_sums(self) -> bool:
         """Whether lhs has f32 scales, which multiply sums."""
-        return self.row_scales is not None and self.lhs.layout.scaled.multiplies_sums
+        return self.row_scales is not None and self.lhs.layout.scaled.has_f32_scales
 
     @property
     def rows_scale_blocks(self) -> bool:
@@ -137,7 +137,7 @@ class SummedOperands:
         return [partial(load, layout.new_pieces(k_step)) for k_step in range(layout.k_steps)]
 
     @property
-    def _scales(self) -> list[StagedFactors]:
+    def _scales(self) -> list[StagedFloatScales]:
         return [each for each in (self.row_scales, self.column_scales) if each is not None]
 
     def _start(self, slot: int) -> ir.Value:

@@ -113,7 +113,7 @@ CHOSEN = [
     (FLOAT_SHARED, GFX950, (32, (4, 2), (1, 4, 1), 2, 2)),
     (
         replace(
-            ROW, rows=100, columns=2880, blocks=90, parts=1, bits=(16, 4), by_floats=(False, True)
+            ROW, rows=100, columns=2880, blocks=90, parts=1, bits=(16, 4), e4m3_scales=(False, True)
         ),
         GFX950,
         (16, (2, 1), (1, 1, 3), 0, 0),
@@ -191,8 +191,8 @@ def test_floats_of_many_rows_pass_through_a_ring(bits: tuple[int, int], parts: i
 @pytest.mark.parametrize(
     ("bits", "few", "sides"),
     [
-        ((4, 4), "decoded", {"by_floats": (True, True)}),
-        ((8, 4), "ring", {"by_floats": (False, True)}),
+        ((4, 4), "decoded", {"e4m3_scales": (True, True)}),
+        ((8, 4), "ring", {"e4m3_scales": (False, True)}),
         ((8, 8), "decoded", {"integers": (True, True)}),
     ],
 )

@@ -45,7 +45,7 @@ def problem_of(case: Case) -> Problem:
         (
             bool(side) and not side.format.element.exponent,
             bool(side) and side.format.scale == formats.E4M3,
-            side.shared if side and side.multiplies_sums else 0,
+            side.shared if side and side.has_f32_scales else 0,
         )
         for side in packed
     )
@@ -56,7 +56,7 @@ def problem_of(case: Case) -> Problem:
         bits=(sides[0].bits, sides[1].bits),
         parts=parts,
         integers=(lhs[0], rhs[0]),
-        by_floats=(lhs[1], rhs[1]),
+        e4m3_scales=(lhs[1], rhs[1]),
         shared=(lhs[2], rhs[2]),
         panels=case.panels,
     )
