@@ -37,9 +37,11 @@ from mxc.simulator.run.state import Waves
 _FLOATS = "fhdb"
 
 
-def _rounding(w: Waves, runs: tuple[Any, ...], shift: int) -> Any:
-    """Return the operation for the rounding mode in MODE."""
-    return runs[w.mode >> shift & 3]
+def _rounding(w: Waves, runs: tuple[Any, ...], *fields: int) -> Any:
+    """Return the operation for the rounding mode in `fields` of MODE, which refuses its operands if
+    the fields differ."""
+    modes = {w.mode >> field & 3 for field in fields}
+    return runs[modes.pop()] if len(modes) == 1 else _refuse
 
 
 def _limit(w: Waves, result: Any, *operands: Any) -> Any:
@@ -91,14 +93,14 @@ class Lines(OperandExpressions):
             return self.bind(saturating(i.name, kind))
         fields = {ROUND32} if kind == "f" else {ROUND16}
         if i.name == "v_cvt_f32_f64":
-            # Which of the two fields applies is not documented.
+            # It is not documented which of these two rounding fields of MODE applies.
             fields = {ROUND32, ROUND16}
         if kind not in "fhd" or i.name in UNROUNDED:
             return self.bind(entry.run)
         make = DIRECTED.get(i.name)
         if self._changes_mode:
             others = (make(1), make(2), make(3)) if make else (_refuse,) * 3
-            return f"rounding(w, {self.bind((entry.run, *others))}, {max(fields)})"
+            return f"rounding(w, {self.bind((entry.run, *others))}, {', '.join(map(str, fields))})"
         modes = {self._mode >> field & 3 for field in fields}
         if modes == {0}:
             return self.bind(entry.run)

@@ -265,6 +265,17 @@ def test_rounding_that_is_not_modelled_is_refused(instructions: dict[str, Instru
     apply(instructions["rcp"], w, changes_mode=True)
 
 
+@pytest.mark.parametrize("changes", [False, True])
+@pytest.mark.parametrize("mode", [UP, UP << 2])
+def test_a_conversion_under_two_rounding_modes_is_refused(
+    mode: int, changes: bool, instructions: dict[str, Instruction]
+) -> None:
+    """It is not documented which field of MODE v_cvt_f32_f64 heeds."""
+    w = waves(mode=0x3F0 | mode)
+    with pytest.raises(SimulationError, match="rounding other than"):
+        apply(instructions["v_cvt_f32_f64"], w, changes_mode=changes)
+
+
 def exact_integer(name: str, a: int, b: int, c: int) -> int:
     """The result without any limit; operands are signed where the instruction is."""
     plain = name.removeprefix("v_").removeprefix("pk_")
