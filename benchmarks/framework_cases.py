@@ -3,15 +3,16 @@
     python benchmarks/framework_cases.py onnx --output onnx.jsonl [--only NAME]
     python benchmarks/framework_cases.py torch --output torch.jsonl    (needs expecttest)
 
-Each case (frameworks/) runs in a process of its own. A line of the output for each, with one of:
+Each case (frameworks/) runs in a process of its own. The output has a line of JSON for each program
+of a case, with one of these outcomes:
 
-    right      the numbers are within the bound of the case
-    refused    an error of mxc in a line, with its text
+    right      the results are within the bound of the case
+    refused    mxc refuses the program with an error, whose text is in the line
     skipped    an argument or a result is no tensor of numbers
-    wrong      other numbers, sizes or types
+    wrong      a result has other numbers, sizes or types
     fault      any other exception, a crash, or more than 300 s
 
-A second run continues the file. The exit status is 1 where a case is wrong or has a fault.
+A second run continues the file. The exit status is 1 if a program is wrong or has a fault.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from mxc.errors import MxcError
 
 SECONDS = 300
 FAILED = ("wrong", "fault")
-#: Name of a program, what became of it, and why.
+#: Name of a program, its outcome, and the reason or error.
 Outcome: TypeAlias = tuple[str, str, str]
 
 
 def main() -> int:
-    """Run the cases that the output does not have."""
+    """Run the cases that the output does not have yet, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("framework", choices=("onnx", "torch"))
     parser.add_argument("--output", type=Path, required=True, help="a line of JSON each")
@@ -66,7 +67,7 @@ def main() -> int:
 
 
 def _apart(case: Case) -> list[Outcome]:
-    """The outcomes of a case, in a process of its own."""
+    """Run a case in a process of its own and return its outcomes."""
     here, there = multiprocessing.Pipe()
     process = multiprocessing.Process(target=_child, args=(case, there))
     process.start()
@@ -93,7 +94,10 @@ def _fault(case: Case, text: str) -> Outcome:
 
 
 def outcomes(case: Case) -> list[Outcome]:
-    """Compile the programs of a case, together where that is possible, and compare each."""
+    """Compile the programs of a case and compare the results of each.
+
+    They are compiled together, or one by one if mxc refuses that.
+    """
     programs = case.load()
     if not programs:
         return [(case.name, "skipped", "")]
@@ -133,17 +137,21 @@ def _compared(programs: Sequence[Program]) -> list[Outcome]:
 def difference(
     found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], rtol: float, atol: float
 ) -> str:
-    """How a result differs from the wanted one; empty where it is within the bound."""
+    """Return how a result differs from the wanted one; empty if it is within the bound. Integers
+    have to be equal."""
     if found.shape != wanted.shape:
         return f"wants {wanted.shape}, found {found.shape}"
     if found.dtype != wanted.dtype and found.dtype.itemsize == wanted.dtype.itemsize:
-        # Integers have no sign at the boundary.
+        # The integers that an artifact takes and returns are signless; the sign is the wanted one.
         found = found.view(wanted.dtype)
     if found.dtype != wanted.dtype:
         return f"wants {wanted.dtype}, found {found.dtype}"
-    with np.errstate(all="ignore"):
-        one, other = (each.astype(np.float64) for each in (found, wanted))
-        wrong = ~np.isclose(one, other, rtol=rtol, atol=atol, equal_nan=True)
+    if wanted.dtype.kind in "biu":
+        wrong = found != wanted
+    else:
+        with np.errstate(all="ignore"):
+            one, other = (each.astype(np.float64) for each in (found, wanted))
+            wrong = ~np.isclose(one, other, rtol=rtol, atol=atol, equal_nan=True)
     if not wrong.any():
         return ""
     place = tuple(int(i) for i in np.argwhere(wrong)[0])

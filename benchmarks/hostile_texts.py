@@ -1,10 +1,8 @@
-"""Hostile texts: chat templates, arrays, options, programs and specs of passes."""
+"""Hostile texts for hostile_cases.py: chat templates, arrays, options, programs and pass lists."""
 
 import struct
 
-_LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-
-#: Templates that must be refused. Those that do not end take the time of the limit each.
+#: Templates that must be refused.
 TEMPLATES: tuple[bytes, ...] = (
     b"{% if %}",
     b"{{",
@@ -27,11 +25,10 @@ TEMPLATES: tuple[bytes, ...] = (
     b"{{ range(10**9) | list }}",
     b"{{ messages | tojson(indent='x' * 10**9) }}",
 )
-LOOPS: tuple[bytes, ...] = (_LOOP.encode(), b"{{ lipsum(n=10**9) }}", b"{{ 7 ** (7 ** 12) }}")
 
 
 def npy(header: str, body: bytes = b"") -> bytes:
-    """A .npy file of version 1 with any header."""
+    """Return a .npy file of version 1 with the given header, which need not be valid."""
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + body
 
 

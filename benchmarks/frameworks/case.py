@@ -13,9 +13,10 @@ Arrays: TypeAlias = Sequence[NDArray[Any]]
 
 @dataclass(frozen=True)
 class Program:
-    """What is compiled, and what it gives: for each call its arguments and its results.
+    """A program for mxc.compile, and calls of it: arguments and wanted results of each.
 
-    A result is right where |found - wanted| <= atol + rtol |wanted|.
+    A result of floats is right if |found - wanted| <= atol + rtol |wanted|; integers have to be
+    equal.
     """
 
     name: str
@@ -27,7 +28,8 @@ class Program:
 
 @dataclass(frozen=True)
 class Case:
-    """`load` makes the programs, without those of which a value is no tensor of numbers."""
+    """A test case. `load` returns its programs, without those in which an argument or a result is
+    no tensor of numbers."""
 
     name: str
     load: Callable[[], Sequence[Program]]

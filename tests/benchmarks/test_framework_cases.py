@@ -29,3 +29,5 @@ def test_differences_are_found() -> None:
     assert "wants float32" in difference(wanted.astype(np.float64), wanted, 0, 0)
     bytes_ = np.array([200], np.uint8)
     assert not difference(bytes_.view(np.int8), bytes_, 0, 0), "bytes have no sign"
+    large = np.array([1 << 30])
+    assert difference(large + 1, large, 1e-5, 0), "integers are exact"
