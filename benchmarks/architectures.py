@@ -9,13 +9,14 @@ with --strict. The script prints its processor time and wall time, errors, and e
 kernel of mxc computes; the exit code is 1 if there is an error or such a product. Configs are those
 of transformers' classes, with the sizes of the named model.
 
-With --decode, four layers of models with states, of which three have them, are compiled for this
-CPU with random weights, few experts and a small vocabulary. Eight tokens and a reading of DRAM take
-turns in one process. A row of the table has the bytes of the report for a token; time and rate of a
-token in the fastest turn and the best rate of DRAM; the same of the medians; both shares of DRAM;
-the operations of attention in the fastest call that was profiled, with their share of the best rate
-of DRAM; and the cores that others used: they must be idle, and so must be the host of a virtual
-machine.
+With --decode, models with recurrent or convolution states are cut to four layers (three with states
+and one of full attention, few experts, a small vocabulary) and compiled for this CPU with random
+weights. Eight decode steps and a read of DRAM alternate in one process. A row of the table has the
+bytes that a token moves according to the report; time and rate of a token and the rate of DRAM, of
+the fastest repetition and then of the median; the token's shares of both DRAM rates; bytes, time
+and rate of the operations of attention in the fastest profile, and their share of the best DRAM
+rate; and the cores that others used. The figures hold only if other processes and the host of a
+virtual machine were idle.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from mxc.compiler.models.architectures import ARCHITECTURES
 from mxc.runtime.other_load import OtherLoad
 from mxc.runtime.session import load
 
-#: Tokens of a sequence.
+#: Maximum sequence length that is compiled, in tokens.
 LENGTH = 4096
-#: Tokens of the prompt, before tokens are decoded.
+#: Tokens of the prompt that precedes the measured decode steps.
 _PROMPT = 16
-#: Tokens that follow each other in a turn, as they do when a model generates.
+#: Decode steps of one repetition, one right after the other, as when a model generates.
 _TOKENS = 8
-#: Runs of the profiler.
+#: Profiled runs of `mxc bench`, of which the one with the fastest attention counts.
 _PROFILES = 3
 
 SLIDING = {"layer_types": ["sliding_attention", "full_attention"]}
@@ -60,7 +61,7 @@ LINEAR = {"layer_types": ["linear_attention", "full_attention"]}
 def sizes(
     hidden: int, wide: int, heads: int, shared: int, vocabulary: int, depth: int | None = None
 ) -> dict[str, Any]:
-    """The fields that all dense models have."""
+    """Return a dense model's fields. `wide`: MLP; `shared`: key/value heads; `depth`: of a head."""
     found = {
         "hidden_size": hidden,
         "intermediate_size": wide,
@@ -72,12 +73,12 @@ def sizes(
 
 
 def experts(count: int, chosen: int, width: int, name: str = "num_experts") -> dict[str, Any]:
-    """The fields of experts."""
+    """Return the fields of experts. `width`: of their MLPs; `name`: the field of the count."""
     return {name: count, "num_experts_per_tok": chosen, "moe_intermediate_size": width}
 
 
-#: moonshotai/Kimi-K3, of which transformers has no class: each kind of attention and of MLP, and
-#: two blocks of attention residuals.
+#: The whole config of moonshotai/Kimi-K3, for which transformers has no class, cut to two layers:
+#: one of each kind of attention and of MLP, and two blocks of attention residuals.
 KIMI_K3: dict[str, Any] = sizes(7168, 33792, 96, 96, 163840) | {
     "activation_situ_beta": 4.0, "activation_situ_linear_beta": 25.0, "attn_res_block_size": 1,
     "eos_token_id": 163586, "first_k_dense_replace": 1, "hidden_act": "situ", "kv_lora_rank": 512,
@@ -93,7 +94,8 @@ KIMI_K3: dict[str, Any] = sizes(7168, 33792, 96, 96, 163840) | {
     },
 }  # fmt: skip
 
-#: Model type, and what else a row shows -> the model whose sizes these are, and the sizes.
+#: Row of the table: model type, and a variant after a comma -> name of the model whose sizes are
+#: used, and the config fields that differ from the defaults of transformers' class.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "arcee": ("AFM-4.5B", sizes(2560, 18432, 20, 4, 128004)),
     "cohere2": ("Command R7B", sizes(4096, 14336, 32, 8, 256000, 128) | SLIDING),
@@ -236,8 +238,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
-#: What --decode measures: three layers with states and one of full attention, few experts, a small
-#: vocabulary.
+#: Config fields of the models of --decode: three layers with states and one of full attention.
 FOUR_LAYERS: dict[str, Any] = {
     "num_hidden_layers": 4,
     "layer_types": 3 * LINEAR["layer_types"][:1] + LINEAR["layer_types"][1:],
@@ -252,10 +253,10 @@ DECODED = {
     "lfm2": FOUR_LAYERS | {"layer_types": [*3 * ["conv"], "full_attention"]},
     "qwen3_next": FOUR_LAYERS | {"num_experts": 16},
 }
-#: Parts of the names of operations of attention, or of what other layers have instead.
+#: Parts of the names of operations of attention, and of what layers with states have instead.
 _ATTENTION = ("linear_attn", "self_attn", ".conv.", ".mamba.")
 
-#: Fields of a class that count its own layers.
+#: Config fields with an entry for each layer of a class's default model: not used here.
 _BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers", "moe_layers", "attn_type_list")
 
 
@@ -264,7 +265,7 @@ def _model_type(row: str) -> str:
 
 
 def config(row: str, name: str, more: dict[str, Any] | None = None) -> dict[str, Any]:
-    """config.json of two layers, or of as many as the row or `more` says."""
+    """Return a config.json of two layers, or as many as the row or `more` (more fields) says."""
     own: dict[str, Any] = {}
     if "model_type" not in MODELS[row][1]:
         known = transformers.AutoConfig.for_model(_model_type(row)).to_dict()
@@ -277,7 +278,7 @@ def config(row: str, name: str, more: dict[str, Any] | None = None) -> dict[str,
 
 
 def decode(row: str, name: str, *, plain: bool, threads: int, seconds: float) -> str:
-    """A row of the table of --decode. Raises CalledProcessError."""
+    """Return a row of the table of --decode. Raises SystemExit if a command of mxc fails."""
     sys.path.append(str(Path(__file__).parent / "cpu"))
     from artifacts import run_mxc
     from limits import READ, Machine
@@ -322,7 +323,7 @@ def decode(row: str, name: str, *, plain: bool, threads: int, seconds: float) ->
 
 
 def _attention(operations: Sequence[dict[str, Any]]) -> tuple[float, float]:
-    """Bytes and seconds of the operations of attention in a profile."""
+    """Return the bytes moved and the seconds taken by the operations of attention in a profile."""
     own = [each for each in operations if any(part in each["name"] for part in _ATTENTION)]
     seconds = [each["milliseconds"] / 1e3 for each in own]
     rates = [(each["gigabytes_per_second"] or 0.0) * 1e9 for each in own]
@@ -333,7 +334,8 @@ def _attention(operations: Sequence[dict[str, Any]]) -> tuple[float, float]:
 def measure(
     checkpoint: Path, target: str, output: Path, *, plain: bool
 ) -> tuple[float, float, str]:
-    """Processor seconds, wall seconds, and what was refused or left to IREE; "" where nothing."""
+    """Compile; return processor seconds, wall seconds, and the error or the products left to IREE
+    ("" if there is neither)."""
     command = [sys.executable, "-m", "mxc", "compile", str(checkpoint), "--no-cache"]
     command += ["--target", target, "--output", str(output), "--weights", "none", "--strict"]
     command += [] if plain else ["--quantize-dense", "mxfp8"]
@@ -350,14 +352,14 @@ def measure(
 
 
 def _left(matmuls: list[dict[str, Any]]) -> str:
-    """The products that no kernel of mxc computes."""
+    """Return the products that no kernel of mxc computes, each with the reason."""
     left = [row for row in matmuls if row["reason"] is not None]
     return ", ".join(f"{row['name']} is IREE's: {row['reason']}" for row in left)
 
 
 def main() -> None:
     """Print a row for each architecture."""
-    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--only", nargs="*")
     arguments.add_argument("--target", action="append", default=[])
     arguments.add_argument("--plain", action="store_true")

@@ -3,9 +3,10 @@
     python benchmarks/attention.py [--threads 2] [--seconds 2]
 
 Each shape is a program with `scaled_dot_product_attention`, compiled by mxc; the same computation
-as one `iree_linalg_ext.attention`, which IREE tiles and vectorizes; and torch itself. They take
-turns in one process. A call copies its arguments and its result in all three. The last columns are
-ratios to the time of mxc.
+as one `iree_linalg_ext.attention`, which IREE tiles and vectorizes; and torch itself. They
+alternate in one process, and the median time of each counts. A call copies its arguments and its
+result in all three. The last columns are the ratios of IREE's and torch's time to that of mxc, and
+the largest difference between the results of mxc and torch.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ Array = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Shape:
-    """`heads` query heads, in groups of `group` that share keys and values of `depth` elements."""
+    """One case: `heads` query heads, in groups of `group` that share a key/value head.
+
+    `depth`: elements of a head. `tokens`: queries of a sequence. `keys`: keys of a sequence.
+    """
 
     name: str
     batch: int
@@ -56,7 +60,7 @@ SHAPES = (
 
 
 class Attention(torch.nn.Module):
-    """The attention of a shape."""
+    """The attention of a shape, as a torch module."""
 
     def __init__(self, shape: Shape) -> None:
         """Build the module."""
@@ -71,7 +75,7 @@ class Attention(torch.nn.Module):
 
 
 def iree_program(shape: Shape) -> str:
-    """One `iree_linalg_ext.attention`, where a causal mask is an argument."""
+    """Return a program of one `iree_linalg_ext.attention`. A causal mask is its last argument."""
     batch, heads = shape.batch, shape.heads // shape.group
     group, tokens, keys, depth = shape.group, shape.tokens, shape.keys, shape.depth
     of_q = f"tensor<{batch}x{heads}x{group}x{tokens}x{depth}xf32>"
@@ -105,7 +109,7 @@ func.func @main(%q: {of_q}, %k: {of_k}, %v: {of_k}{given}) -> {of_q} {{
 
 
 def calls(shape: Shape, folder: Path, threads: int) -> dict[str, Callable[[], Array]]:
-    """Name -> a call that returns the result."""
+    """Return for mxc, IREE and torch a call that computes the attention and returns the result."""
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(size).astype(np.float32) for size in shape.sizes]
     tensors = [torch.from_numpy(each) for each in arrays]
@@ -137,7 +141,7 @@ def calls(shape: Shape, folder: Path, threads: int) -> dict[str, Callable[[], Ar
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=2.0)
     options = parser.parse_args()

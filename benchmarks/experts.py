@@ -2,9 +2,10 @@
 
     python benchmarks/experts.py [--threads 2] [--seconds 2] [--hidden 1024] [--inner 2048]
 
-The layer looks up the matrices of the experts of each token (`up[ids]`) and multiplies batches,
-which exports; torch itself computes one expert after another with the rows that chose it, as its
-eager models do. Both take turns in one process.
+The layer gathers the matrices of the experts of each token (`up[ids]`) and computes batched
+products, which torch.export supports. For torch's own time it computes one expert after another
+with the rows that chose it, as eager models do. Both alternate in one process, and the median time
+of each counts.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ TOKENS = (2, 32, 256)
 
 
 class Layer(torch.nn.Module):
-    """A gate, a projection up and one down for each expert, in a float type."""
+    """A gate, a projection up and one down for each expert, with weights of a float type.
+
+    Arguments: x [tokens, hidden], and for each token the ids and the shares (factors of the
+    results) of its experts, both [tokens, CHOSEN].
+    """
 
     def __init__(self, hidden: int, inner: int, kind: torch.dtype) -> None:
         """Draw weights."""
@@ -39,14 +44,14 @@ class Layer(torch.nn.Module):
         self.down = torch.nn.Parameter(torch.randn(EXPERTS, hidden, inner, dtype=kind) / 32)
 
     def forward(self, x: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-        """The layer as it is exported."""
+        """Compute the layer in the form that is exported: gathered matrices, batched products."""
         pairs, rows = ids.reshape(-1), x.repeat_interleave(CHOSEN, 0)
         gate, up = torch.bmm(self.up[pairs], rows[..., None])[..., 0].chunk(2, -1)
         made = torch.bmm(self.down[pairs], (silu(gate) * up)[..., None])[..., 0]
         return (made * shares.reshape(-1, 1)).view(*ids.shape, -1).sum(1)
 
     def by_expert(self, x: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-        """The same, one expert after another."""
+        """Compute the same layer one expert after another."""
         found = torch.zeros_like(x)
         for expert in range(EXPERTS):
             token, place = torch.where(ids == expert)
@@ -58,20 +63,20 @@ class Layer(torch.nn.Module):
 
 
 def drawn(tokens: int, hidden: int, kind: torch.dtype) -> tuple[torch.Tensor, ...]:
-    """Rows, their experts, and shares."""
+    """Draw x, ids and shares, the arguments of a layer."""
     ids = torch.stack([torch.randperm(EXPERTS)[:CHOSEN] for _ in range(tokens)])
     return torch.randn(tokens, hidden, dtype=kind), ids, torch.rand(tokens, CHOSEN, dtype=kind)
 
 
 def array(tensor: torch.Tensor) -> Any:
-    """A tensor as callers of an artifact give it."""
+    """Return a tensor as a numpy array, the form in which an artifact takes its arguments."""
     if tensor.dtype != torch.bfloat16:
         return tensor.numpy()
     return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
 
 
 def milliseconds(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
-    """The median time of each call, in turns."""
+    """Return the median time of each call in milliseconds; the calls alternate."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times["mxc"]) < 3:
@@ -83,7 +88,7 @@ def milliseconds(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[st
 
 
 def row(model: Model, layer: Layer, given: tuple[torch.Tensor, ...], seconds: float) -> str:
-    """A line of the table."""
+    """Measure the layer on one set of arguments, and return a line of the table."""
     arrays = [array(each) for each in given]
     wanted = layer.by_expert(*given).float().numpy()
     found = np.asarray(model.call("main", *arrays)[0]).astype(np.float32)
@@ -103,7 +108,7 @@ def row(model: Model, layer: Layer, given: tuple[torch.Tensor, ...], seconds: fl
 @torch.no_grad()
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--hidden", type=int, default=1024)

@@ -3,8 +3,8 @@
     python benchmarks/exported_modules.py [--output docs/programs.md]
 
 The modules are those of tests/compiler/programs/, which are third-party modules with random
-weights. The lines between the marks of the page are replaced. The exit status is 1 where a number
-is wrong.
+weights. The lines between the marks BEGIN and END in the page are replaced. The exit status is 1 if
+a result is wrong.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
 
 BEGIN, END = "<!-- modules: begin -->", "<!-- modules: end -->"
-#: The largest difference, over the largest magnitude of what the framework computes.
+#: Largest allowed difference, relative to the largest magnitude of the framework's result.
 BOUND = 1e-4
 
 
 def main() -> int:
-    """Write the table. 1 where a module differs."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Write the table. Return 1 if the result of a module differs."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "programs.md")
     output = parser.parse_args().output
     rows = [
@@ -53,7 +53,11 @@ def main() -> int:
 
 @dataclass(frozen=True)
 class Row:
-    """One module: its difference, its contractions, and how many have each reason."""
+    """One module.
+
+    `difference`: the largest one, relative to the largest magnitude of the framework's result.
+    `reasons`: why contractions have no kernel of mxc -> the number of contractions with the reason.
+    """
 
     framework: str
     name: str
@@ -63,7 +67,7 @@ class Row:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The table, and the reasons below it."""
+    """Return the table, and below it a numbered list of the reasons."""
     notes = list(dict.fromkeys(reason for row in rows for reason in row.reasons))
     lines = ["| | module | difference | kernels of mxc | others |", "|---|---|---|---|---|"]
     for row in rows:
@@ -80,7 +84,7 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-#: The program of each module, its arguments, and what the framework computes.
+#: Name of a module -> its program, its arguments, and the results of the framework.
 Modules = dict[str, tuple[Any, list[Any], list[Any]]]
 
 
@@ -118,7 +122,7 @@ def _onnx() -> Modules:
 
 
 def _rows(framework: str, modules: Modules) -> Iterator[Row]:
-    """The row of each module; all are functions of one artifact."""
+    """Compile all modules as functions of one artifact, run them, and yield the row of each."""
     symbols = {name: f"module{number}" for number, name in enumerate(modules)}
     programs = {symbols[name]: program for name, (program, _, _) in modules.items()}
     with tempfile.TemporaryDirectory() as folder:

@@ -4,7 +4,7 @@
 
 The programs are described in fuzz/foreign.py. Each runs on the patterns of fuzz/operands.py, on
 this machine and on the simulator, and is compared with fuzz/reference.py. The page lists the
-instructions of the kernel, or the reason why there is no kernel. The exit status is 1 where a
+instructions of each program's kernel, or the reason why it has none. The exit status is 1 if a
 number is wrong, the compiler fails, or a reason is missing.
 """
 
@@ -23,7 +23,7 @@ from fuzz.check import Outcome, check
 from fuzz.foreign import Foreign, foreign
 
 TARGETS = ("cpu", "gfx950")
-#: Columns of a page.
+#: Line width of a page, in characters.
 _COLUMNS = 120
 #: Programs that are compiled together.
 TOGETHER = 10
@@ -53,14 +53,15 @@ of the program.
 
 
 def cell(outcome: Outcome) -> str:
-    """The instructions of the kernel, or why there is none."""
+    """Return the instructions of the kernel, or why there is none."""
     if outcome.kind == "kernel":
         return f"`{outcome.why}`"
     return f"{outcome.kind}, {outcome.why.removeprefix('no kernel of mxc computes it: ')}"
 
 
 def body(every: Sequence[Foreign], found: dict[str, list[Outcome]]) -> str:
-    """The page below its head: how many of each outcome, then the programs of each kernel."""
+    """Return the page below its head: the number of each outcome, then the programs, grouped by
+    their outcomes on all targets."""
     lines = ["| | kernel | fallback | refused | findings |", "|---|---|---|---|---|"]
     for target in TARGETS:
         count = Counter("findings" if o.is_finding else o.kind for o in found[target])
@@ -83,7 +84,7 @@ def _fill(text: str) -> str:
 
 
 def _reason(text: str) -> str:
-    """A reason without what differs from program to program."""
+    """Return a reason without locations, which differ from program to program; 300 characters."""
     text = re.sub(
         r'^loc\(.*?\): |/\S*program\.mlir:\d+:\d+: | at loc\("[^"]*"(:\d+:\d+)?\)', "", text
     )
@@ -91,7 +92,7 @@ def _reason(text: str) -> str:
 
 
 def outcomes(every: Sequence[Foreign], target: str) -> list[Outcome]:
-    """What becomes of each on a target."""
+    """Compile and run the programs for a target. Print and return the outcome of each."""
     found: list[Outcome] = []
     for start in range(0, len(every), TOGETHER):
         part = every[start : start + TOGETHER]
@@ -105,7 +106,7 @@ def outcomes(every: Sequence[Foreign], target: str) -> list[Outcome]:
 
 
 def cpu_name() -> str:
-    """The name of this machine's processor."""
+    """Return the name of this machine's processor."""
     text = Path("/proc/cpuinfo").read_text()
     return text.partition("model name")[2].partition("\n")[0].strip("\t :") or "unnamed"
 

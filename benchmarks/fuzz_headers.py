@@ -2,8 +2,9 @@
 
     python benchmarks/fuzz_headers.py [--inputs 1000000] [--seconds 600] [--seed 0] [--commands]
 
-Valid files are truncated, overwritten, spliced and given wrong numbers; the outcomes are counted.
-Anything but a result or a CheckpointError ends the run and keeps the input.
+Valid files are truncated, overwritten, spliced and given wrong numbers. The script counts outcomes
+and prints the longest time and the most memory. Anything but a result or a CheckpointError ends the
+run and keeps the input.
 
 With --commands the inputs are whole command lines (hostile_cases.py): damaged artifacts, reports,
 tokenizers, chat templates, arrays, options and programs. The script prints how a command mishandles
@@ -25,7 +26,7 @@ from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.inspect.statistics import statistics
 from mxc.errors import CheckpointError
 
-#: Numbers that are at the edges of what headers may say.
+#: Numbers at the limits of header fields and of what readers accept.
 EDGES = (
     0, 0, 1, 7, 31, 32, 33, 127, 128, 255, 256, 65535, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 40,
     (1 << 62) - 1, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1,
@@ -39,7 +40,7 @@ def text(raw: bytes) -> bytes:
 
 
 def gguf(rng: random.Random) -> bytes:
-    """A small GGUF file: some values, arrays of both kinds, two tensors."""
+    """Return a small GGUF file: some values, an array of strings, one of floats, two tensors."""
     values = [
         text(b"general.architecture") + struct.pack("<I", 8) + text(rng.choice(ARCHITECTURES)),
         text(b"general.alignment") + struct.pack("<II", 4, 32),
@@ -64,7 +65,7 @@ NAMES = (
 
 
 def safetensors(rng: random.Random) -> bytes:
-    """A small safetensors file in one of the dialects that need no config."""
+    """Return a small safetensors file in one of the dialects that need no config."""
     kind = rng.randrange(3)
     entries = {
         "model.layers.0.mlp.experts.down_proj_blocks": ("U8", [2, 4, 1, 16], 128),
@@ -89,7 +90,7 @@ def safetensors(rng: random.Random) -> bytes:
 
 
 def damaged(whole: bytes, rng: random.Random) -> bytes:
-    """The file with one to four mishaps."""
+    """Return the file with one to four random changes."""
     data = bytearray(whole)
     for _ in range(rng.randint(1, 4)):
         if not data:
@@ -122,7 +123,7 @@ def damaged(whole: bytes, rng: random.Random) -> bytes:
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=0)
@@ -141,7 +142,7 @@ def main(arguments: list[str]) -> None:
             data = damaged(gguf(rng) if kind == "gguf" else safetensors(rng), rng)
             path = Path(folder) / f"a.{kind}"
             path.write_bytes(data)
-            # Tracing costs more than reading; some inputs stand for all.
+            # Tracing costs more than reading, so memory is measured for one input of 64.
             traced = done % 64 == 0
             if traced:
                 tracemalloc.start()
@@ -170,7 +171,7 @@ def main(arguments: list[str]) -> None:
 
 
 def run_commands(inputs: int, seconds: float, seed: int) -> int:
-    """Run hostile command lines; the exit status."""
+    """Run hostile command lines, print their faults, and return the exit status."""
     sys.path.append(str(Path(__file__).resolve().parents[1]))
     from hostile_cases import Runner, cases
 
@@ -201,7 +202,7 @@ def run_commands(inputs: int, seconds: float, seed: int) -> int:
 
 
 def memory() -> Path | None:
-    """A folder that is no disk, where there is one."""
+    """Return /dev/shm, a folder in memory; None if there is none."""
     shared = Path("/dev/shm")
     return shared if shared.is_dir() else None
 

@@ -3,12 +3,12 @@
     python benchmarks/fuzz_programs.py [--count 10000] [--seed 0] [--first 0] [--target cpu]
     python benchmarks/fuzz_programs.py --program finding.json
 
-Each program is composed of pieces (fuzz/description.py). mxc's stages run on all of them, and the
+Each program is composed of pieces (fuzz/description.py). mxc's stages run on all programs, and each
 normalized program is interpreted in numpy (fuzz/stages.py). One of every --whole programs, and each
 that calls a kernel of a new form, is compiled by IREE and run too (fuzz/check.py). Findings are
-wrong numbers, traces, crashes, hangs, errors that are not mxc's, and contractions without a kernel
-of mxc and without a reason. Each finding is shrunk and written, with its MLIR, to the folder
---output. The exit status is 1 where there is one.
+wrong numbers, tracebacks, crashes, hangs, errors that are not mxc's, and contractions that have
+neither a kernel of mxc nor a reason why not. Each finding is shrunk and written, with its MLIR, to
+the folder --output. The exit status is 1 if there is one.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from fuzz.operands import constants
 from fuzz.shrink import smallest
 from fuzz.stages import Checked, check_stages
 
-#: Findings of a kind that are made smaller and written.
+#: Most findings of one kind that are shrunk and written.
 MOST = 20
-#: Programs that are compiled together, at least.
+#: Waiting programs are compiled together as soon as there are this many.
 TOGETHER = 40
-#: Families after which a line says how far it is.
+#: Families of programs (fuzz/generate.py) between two lines of progress.
 STEP = 10
 
 
 def write(folder: Path, number: int, program: Program, outcome: Outcome) -> Path:
-    """The finding as a description and as a program."""
+    """Write a finding as a description (.json) and as MLIR; return the path without suffix."""
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / f"{outcome.kind}-{number}"
     place.with_suffix(".json").write_text(program.json() + "\n")
@@ -49,7 +49,7 @@ def write(folder: Path, number: int, program: Program, outcome: Outcome) -> Path
 
 
 def summary(outcome: Outcome) -> str:
-    """A reason without the places and types that differ from program to program."""
+    """Return the kind and reason of an outcome, without locations and sizes of tensors."""
     text = re.sub(r"loc\(\S*\):? ?", "", outcome.why)
     text = re.sub(r"tensor<\S*?([a-zA-Z]\w*)>", r"tensor<..\1>", text)
     return f"{outcome.kind}: {text[:140]}"
@@ -71,9 +71,10 @@ def parse() -> argparse.Namespace:
 
 
 class Run:
-    """What is found of programs, and the forms of kernels among them.
+    """Checks programs, counts their outcomes, and records the forms of kernels that they call.
 
-    `whole`: one of so many programs is compiled and run, beside the first with each kernel.
+    `whole`: one of this many programs is compiled and run, and also the first with each form of
+    kernel; 0: none. `smaller`: whether findings are shrunk.
     """
 
     def __init__(self, *, seed: int, target: str, whole: int, smaller: bool, output: Path) -> None:
@@ -86,7 +87,10 @@ class Run:
         self.compiled = 0
 
     def check(self, numbers: Sequence[int]) -> None:
-        """Check programs of these numbers; those to be compiled wait for others."""
+        """Run mxc's stages on the programs with these numbers.
+
+        Programs to be compiled as a whole wait until there are TOGETHER of them.
+        """
         several = programs(self._seed, numbers[0], len(numbers))
         checked = check_stages(several, numbers, self._target)
         for number, program, each in zip(numbers, several, checked, strict=True):
@@ -98,7 +102,7 @@ class Run:
             self.finish()
 
     def finish(self) -> None:
-        """Compile and run the programs that wait."""
+        """Compile and run the waiting programs."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
@@ -131,13 +135,13 @@ class Run:
 
     @property
     def line(self) -> str:
-        """How many there are of each kind."""
+        """The number of programs with each kind of outcome, as text."""
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.found.most_common())
         return f"{self.found.total():,} programs, {self.compiled:,} compiled: {kinds}"
 
 
 def only_stages(several: Sequence[Program], seeds: Sequence[int], target: str) -> list[Outcome]:
-    """What our stages make of programs."""
+    """Run mxc's stages alone: the `Check` of programs that are not compiled as a whole."""
     return [each.outcome for each in check_stages(several, seeds, target)]
 
 

@@ -1,4 +1,4 @@
-"""Hostile inputs for the whole command: each must be refused in one line, fast, without remains.
+"""Hostile inputs for the command mxc: each must be refused in one line, fast, leaving no files.
 
 `cases` makes command lines with the files that they need, from a seed. `Runner` runs them in a
 separate process and reports how the command mishandles them.
@@ -30,10 +30,10 @@ from mxc.compiler.report.assembly import KernelCode
 from mxc.compiler.report.hot_loop import HotLoop
 from mxc.targets.compute_unit import Occupancy
 
-#: Seconds that any command may take; only those that hang take longer.
+#: Time limit of a command in seconds; only a command that hangs takes longer.
 SECONDS = 60.0
 
-#: Values of every type of JSON, and those at the edges of numbers.
+#: Values that are put into JSON texts: of every type, and at the limits of numbers.
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 7, 1 << 31, 1 << 63, 1 << 200, 1.5, float("nan"), float("inf"), "",
     "x", "\0", "../x", "x" * 5000, "\ud800", [], [None], [[]], {}, {"x": 1}, [1, "2", None], "cpu",
@@ -42,10 +42,11 @@ VALUES: tuple[Any, ...] = (
 
 @dataclass
 class Case:
-    """A command line, in which `{artifact}` and the names of `files` stand for their paths.
+    """A command line, in which `{artifact}` and names of `files` in braces stand for their paths.
 
-    base: the artifact that it is about, of which `changes` replaces files. needs_error: that it
-    must be refused; else it may also do what the command does with the whole artifact.
+    `base`: name of the artifact, in which `changes` (name -> contents) replaces files. `files`:
+    further files for the command. `needs_error`: whether the command must be refused; otherwise it
+    may also succeed, as it does with the undamaged artifact.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Case:
 
 
 def mutations(raw: Any, rng: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Texts of JSON made from one, each with one thing wrong, and what that is."""
+    """Yield texts made from the JSON value `raw`, without end: what is wrong, and the text."""
     known = list(_places(raw))
     while True:
         path, whole = rng.choice(known), copy.deepcopy(raw)
@@ -99,7 +100,7 @@ def _places(raw: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def report() -> Report:
-    """A report in which every kind of record stands."""
+    """Return a report with a record of every kind."""
     loop = HotLoop(is_loop=True, instructions=3, census={"vector": 3}, shares={"matrix": 0.5})
     held = Occupancy(waves_per_simd=4, workgroups=2, limited_by="LDS")
     kernel = KernelCode(
@@ -120,7 +121,7 @@ def report() -> Report:
 RUN = ["run", "{artifact}", "--input", "{a.npy}", "--input", "{a.npy}"]
 GENERATE = ["generate", "{artifact}", "--prompt-tokens", "1,2,3", "--max-new-tokens", "3"]
 CHAT = ["generate", "{artifact}", "--prompt", "w1 w2", "--max-new-tokens", "2"]
-#: By the artifact: commands that read its manifest.
+#: Name of an artifact -> commands that read its manifest.
 COMMANDS = {
     "plain": (RUN, ["report", "{artifact}"], ["inspect", "{artifact}", "--json"]),
     "toy": (GENERATE, CHAT, ["inspect", "{artifact}"]),
@@ -128,7 +129,7 @@ COMMANDS = {
 
 
 def cases(bases: dict[str, Path], seed: int) -> Iterator[Case]:
-    """Cases of every kind, without end."""
+    """Yield random cases of every kind, without end. `bases`: paths of the artifacts by name."""
     rng = random.Random(seed)
     files = (reports, archives, modules, tokenizers, templates)
     kinds = [make(bases, rng) for make in files]
@@ -139,14 +140,14 @@ def cases(bases: dict[str, Path], seed: int) -> Iterator[Case]:
 
 
 def manifests(bases: dict[str, Path], rng: random.Random, base: str) -> Iterator[Case]:
-    """Artifacts whose manifest is not what mxc wrote."""
+    """Yield cases with a damaged manifest."""
     for what, data in mutations(json.loads((bases[base] / MANIFEST).read_text()), rng):
         words = rng.choice(COMMANDS[base])
         yield Case(f"manifest of {base}: {what}", words, base, {MANIFEST: data}, ARRAY)
 
 
 def reports(bases: dict[str, Path], rng: random.Random) -> Iterator[Case]:
-    """Reports that are none."""
+    """Yield cases with a damaged report, of one program or of several levels."""
     one = report().to_dict()
     levels = {"levels": {"a": one}, "archives": [{"name": "w", "bytes": 3, "levels": ["a"]}]}
     found = [mutations(json.loads(json.dumps(each)), rng) for each in (one, levels)]
@@ -156,7 +157,7 @@ def reports(bases: dict[str, Path], rng: random.Random) -> Iterator[Case]:
 
 
 def altered(base: Path, changes: dict[str, bytes]) -> dict[str, bytes]:
-    """The changes, and the manifest that states their sizes and checksums."""
+    """Return `changes` and a manifest with their sizes and checksums, which pass the checks."""
     manifest = json.loads((base / MANIFEST).read_text())
     for name, data in changes.items():
         digest = hashlib.sha256(data).hexdigest()
@@ -165,7 +166,8 @@ def altered(base: Path, changes: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def archives(bases: dict[str, Path], rng: random.Random) -> Iterator[Case]:
-    """Parameter archives with a byte of the header changed, or cut."""
+    """Yield cases with a parameter archive of which a byte of the header is changed, or that is
+    also cut there."""
     whole = (bases["plain"] / WEIGHTS).read_bytes()
     words = ["run", "{artifact}", "--function", "weighted", "--input", "{a.npy}"]
     while True:
@@ -179,7 +181,7 @@ def archives(bases: dict[str, Path], rng: random.Random) -> Iterator[Case]:
 
 
 def modules(bases: dict[str, Path], rng: random.Random) -> Iterator[Case]:
-    """Code that is no module of IREE."""
+    """Yield cases whose compiled code is no module of IREE."""
     whole = (bases["plain"] / MODULE).read_bytes()
     while True:
         at = rng.randrange(len(whole))
@@ -189,13 +191,13 @@ def modules(bases: dict[str, Path], rng: random.Random) -> Iterator[Case]:
 
 
 def tokenizers(bases: dict[str, Path], rng: random.Random) -> Iterator[Case]:
-    """Tokenizers with something wrong."""
+    """Yield cases with a damaged tokenizer."""
     for what, data in mutations(json.loads((bases["toy"] / TOKENIZER).read_text()), rng):
         yield Case(f"tokenizer: {what}", CHAT, "toy", altered(bases["toy"], {TOKENIZER: data}))
 
 
 def templates(bases: dict[str, Path], rng: random.Random) -> Iterator[Case]:
-    """Chat templates that fail, each in its own way."""
+    """Yield cases with a chat template that fails."""
     while True:
         text = rng.choice(texts.TEMPLATES)
         changes = altered(bases["toy"], {CHAT_TEMPLATE: text})
@@ -203,7 +205,7 @@ def templates(bases: dict[str, Path], rng: random.Random) -> Iterator[Case]:
 
 
 def arrays(rng: random.Random) -> Iterator[Case]:
-    """Files that are no array of the right type."""
+    """Yield cases with an input file that is no array of the right type."""
     while True:
         data = rng.choice(texts.ARRAYS)
         files = {**ARRAY, "b.npy": data}
@@ -211,7 +213,7 @@ def arrays(rng: random.Random) -> Iterator[Case]:
 
 
 def options(rng: random.Random) -> Iterator[Case]:
-    """Options that make no sense, with a whole artifact."""
+    """Yield cases with an option that makes no sense and an undamaged artifact."""
     while True:
         name, value = rng.choice(texts.OPTIONS), rng.choice(texts.VALUES)
         command = rng.choice((GENERATE, CHAT, RUN))
@@ -226,7 +228,7 @@ def options(rng: random.Random) -> Iterator[Case]:
 
 
 def compilations(rng: random.Random) -> Iterator[Case]:
-    """Programs and specs of passes that nobody should write."""
+    """Yield cases of `mxc compile` with invalid programs, and of `mxc opt` with invalid passes."""
     while True:
         program = rng.choice(texts.PROGRAMS)
         spec = rng.choice(texts.PASSES)
@@ -247,10 +249,10 @@ ARRAY = {"a.npy": _array()}
 
 
 class Runner:
-    """Runs cases one after the other in a process, which is started again after it died."""
+    """Runs cases one after the other in a child process, which is started again after it died."""
 
     def __init__(self, folder: Path, bases: dict[str, Path]) -> None:
-        """`folder` is empty; copies of the artifacts `bases` and all that is written go there."""
+        """Copy the artifacts `bases` to `folder`, an empty one in which the commands write too."""
         self.folder = folder
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
@@ -261,7 +263,7 @@ class Runner:
         self.exits: dict[int | str, int] = {}
 
     def wrong(self, case: Case) -> list[str]:
-        """What is wrong with how the command takes a case; nothing, mostly."""
+        """Run a case, and return how the command mishandles it: normally an empty list."""
         before = self._names()
         found = self._run(case)
         if isinstance(found, str):
@@ -279,7 +281,7 @@ class Runner:
             wrong.append(f"exit status {status}")
         if status == 0 and case.needs_error:
             wrong.append(f"accepted: {output[:300]!r}")
-        # The IR of a refused program is kept, and the message says where.
+        # The IR of a refused program is kept on purpose, and the message names its file.
         left = {name for name in self._names() - before if "/mxc-failed-" not in name}
         if left and status:
             wrong.append(f"left behind: {', '.join(sorted(left))}")
@@ -289,7 +291,7 @@ class Runner:
         return {str(path) for path in self.folder.rglob("*")}
 
     def _run(self, case: Case) -> dict[str, Any] | str:
-        """The outcome of a case, or how it failed to have one."""
+        """Run a case. Return the answer of `serve`, or why there is none."""
         paths = {name: self.folder / name for name in (*case.files, "out.mxc")}
         if case.base:
             paths["artifact"] = self.bases[case.base]
@@ -322,14 +324,14 @@ class Runner:
 
 
 def _replace(file: Path, data: bytes) -> None:
-    """Another file of that name: the one before may still be mapped."""
+    """Replace `file` by a new file, and do not write into the old one: it may still be mapped."""
     other = file.with_name("new")
     other.write_bytes(data)
     other.rename(file)
 
 
 def serve(channel: Channel, temporary: str) -> None:
-    """The process: runs the command lines that it is sent."""
+    """Run the command lines that the channel sends, and answer each. Main loop of the child."""
     os.environ["TMPDIR"] = temporary
     os.chdir(temporary)
     from typer.testing import CliRunner

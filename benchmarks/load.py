@@ -3,8 +3,9 @@
     python benchmarks/load.py [--weights-mib 1024] [--repeat 5]
 
 Writes an artifact of one trivial function that reads one parameter, then loads it in fresh
-processes. The figures are the time of the call of `mxc.load` and the growth of the resident set;
-imports before it are shown separately. The limits are 50 ms and 100 MiB.
+processes. The figures are the median time of the call of `mxc.load` and the median growth of the
+resident set; imports before it are shown separately. The limits are 50 ms and 100 MiB; the exit
+status is 1 if one is reached.
 """
 
 import argparse
@@ -34,9 +35,10 @@ from mxc.artifact.manifest import (
     mxc_version,
 )
 
+#: Limits of the time of loading, and of the growth of the resident set.
 SECONDS, BYTES = 0.05, 100 << 20
 
-# Run in a fresh process; argv: the artifact.
+#: Script of the fresh process; its argument is the path of the artifact.
 PROBE = """
 import json, sys, time
 def resident():
@@ -69,7 +71,7 @@ func.func @main(%i: i32) -> tensor<1xi32> {{
 
 
 def write_artifact(folder: Path, weights_mib: int) -> None:
-    """An artifact whose one parameter holds 0, 1, 2, ... as i32."""
+    """Write an artifact whose one parameter of `weights_mib` MiB holds 0, 1, 2, ... as i32."""
     count = weights_mib << 18
     folder.mkdir()
     source = folder.with_suffix(".mlir")
@@ -103,7 +105,7 @@ def _record(file: Path) -> FileRecord:
 
 
 def measure(folder: Path) -> dict[str, float]:
-    """One load in a fresh process."""
+    """Load the artifact in a fresh process, and return the figures that PROBE prints."""
     run = subprocess.run(
         [sys.executable, "-c", PROBE, str(folder)], capture_output=True, text=True, check=True
     )

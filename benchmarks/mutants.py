@@ -9,10 +9,11 @@ fork, where the tests of the file that reach its line run until one fails. A mut
 run too long counts as killed.
 
 Test files that took little time in an earlier run come first, and those that are in the folder of
-many mutants or named after a mutant's file. No file runs after all mutants are killed, and only the
-tests of a file that begin within --seconds, not counting what they share. Records of reached lines
-are kept in build/ until the sources change. The output keeps the mutants that are killed, and which
-test files others survive.
+many mutants or named after a mutant's file. No further file runs when all mutants are killed.
+--seconds limits the tests that are run for one mutant, and the tests of a file whose reached lines
+are recorded; what tests share (fixtures, cached functions) is not counted. Records of reached lines
+are kept in build/ until the sources change. The output has a line of JSON for each mutant: the test
+that kills it, or the digests of the test files that it survives. A second run continues it.
 """
 
 from __future__ import annotations
@@ -34,19 +35,23 @@ from mutation.change import Mutant, chosen
 from mutation.trial import Trials
 
 ROOT = Path(__file__).resolve().parents[1]
-#: What is mutated: folders and files from the root of the tree.
+#: Folders and files that are mutated, from the root of the tree.
 SUBJECTS = ("passes", "kernels", "formats", "compiler/packing", "simulator", "runtime")
-#: What tests may reach.
+#: Folders of the sources in which the lines that tests reach are recorded.
 SOURCES = ("artifact", "compiler", "dialects", "server", "targets", *SUBJECTS)
 
 
 def git(place: Path, *words: str) -> str:
-    """What a command of git prints in a folder."""
+    """Run git in a folder and return what it prints."""
     return subprocess.check_output(["git", "-C", place, *words], text=True).strip()
 
 
 def enter_a_clone(folder: Path) -> None:
-    """Work in a clone, which has what git tracks in this tree, committed or not."""
+    """Change to a clone of the tree, and import from there instead of from the tree.
+
+    The clone has the tracked files with their uncommitted changes. It is made if `folder` does not
+    exist.
+    """
     if not folder.exists():
         git(ROOT, "clone", "-q", "--shared", "--no-checkout", str(ROOT), str(folder))
     state = git(ROOT, "stash", "create") or git(ROOT, "rev-parse", "HEAD")
@@ -60,12 +65,12 @@ def enter_a_clone(folder: Path) -> None:
 
 
 def _is_of_the_tree(path: Path) -> bool:
-    """Whether what is imported from there is of this tree, and not of an environment in it."""
+    """Whether a folder of sys.path is in this tree, but not in a Python environment inside it."""
     return path.is_relative_to(ROOT) and not path.is_relative_to(sys.prefix)
 
 
 def run(trials: Trials, words: argparse.Namespace, files: Sequence[str]) -> int:
-    """Run one test file after the other; returns how many mutants survive."""
+    """Run one test file after the other. Return how many mutants survive or were not tried."""
     known = words.output.read_text().splitlines() if words.output.exists() else []
     rows = {str(row["mutant"]): row for row in map(json.loads, known)}
     for mutant in words.mutants:
@@ -112,7 +117,11 @@ def run(trials: Trials, words: argparse.Namespace, files: Sequence[str]) -> int:
 
 
 def price(file: str, left: Sequence[Mutant], seconds: float) -> float:
-    """The seconds of a test file for each of the mutants that it is probably about."""
+    """Return the rank of a test file, of which the lowest runs next: its seconds over a weight.
+
+    Each remaining mutant of a source in the folder that the test file mirrors adds 1 to the weight,
+    and each of the source that the file is named after adds 10.
+    """
     name, folder = Path(file).stem.removeprefix("test_"), Path(file).parent.parts[1:]
     subjects = [Path(mutant.file) for mutant in left]
     beside = sum(folder != () and each.parts[: len(folder)] == folder for each in subjects)
@@ -120,7 +129,7 @@ def price(file: str, left: Sequence[Mutant], seconds: float) -> float:
 
 
 def main() -> int:
-    """Run the mutants; 0 where none survives."""
+    """Run the mutants. Return 0 if tests kill them all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)

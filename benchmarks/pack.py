@@ -3,7 +3,8 @@
     python benchmarks/pack.py [--gib 1] [--quantize-dense mxfp8|mxint8] [--folder DIR] [--json]
 
 Writes a random checkpoint with the layers of gpt-oss-20b (about 0.4 GiB each) into DIR, packs it
-in a separate process, and removes both. The file system cache is warm, as after a download.
+in a separate process, and removes both. The file system cache is warm, as after a download. The
+exit status is 1 if the peak memory is 1 GiB or more.
 """
 
 import argparse
@@ -17,10 +18,10 @@ from pathlib import Path
 
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GPT_OSS_20B, write_gpt_oss
 
-#: What packing may take for a checkpoint of any size.
+#: Limit of the peak memory of packing in bytes, for a checkpoint of any size.
 LIMIT = 1 << 30
 
-#: Experts in mxfp4 (17 bytes a block), then q, k, v and o in bf16.
+#: Bytes of a layer: experts in mxfp4 (17 bytes for a block of 32), then q, k, v and o in bf16.
 LAYER_BYTES = 32 * (5760 + 2880) * 90 * 17 + 2 * 2880 * 64 * (64 + 8 + 8 + 64)
 
 PACK = """

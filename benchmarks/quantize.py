@@ -2,12 +2,12 @@
 
     python benchmarks/quantize.py [--format mxfp4] [--recipe even] [--layers 2] [--rounds 3]
 
-Writes a random checkpoint of some of its 32 layers, and quantizes it in separate processes: with
-mxc on two threads, and with torchao on the same tensors and as many threads, read and written with
-the safetensors library by a short script. They alternate, and the fastest run counts. Then mxc
-quantizes one file of 5 GB, the size of published shards, to measure its peak memory (not with
---no-shard). The file system cache is warm, as after a download. The exit status is 1 where mxc is
-below 400 MB/s of input or above 2 GiB.
+Writes a random checkpoint of some of the model's 32 layers, and quantizes it in separate processes:
+with mxc on two threads, and with torchao on the same tensors and as many threads, read and written
+with the safetensors library by a short script. They alternate, and the fastest run of each counts.
+Then mxc quantizes one file of 5 GB, the size of published shards, to measure its peak memory (not
+with --no-shard). The file system cache is warm, as after a download. The exit status is 1 if mxc
+reads less than 400 MB/s or its peak memory is 2 GiB or more.
 """
 
 import argparse
@@ -34,10 +34,11 @@ SHAPES = {
     "mlp.up_proj": (INNER, HIDDEN),
     "mlp.down_proj": (HIDDEN, INNER),
 }
-#: Layers of one file of 5 GB.
+#: Number of layers, of 436 MB each, in the file of about 5 GB.
 SHARD_LAYERS = 11
 
-#: What both processes print. Not ru_maxrss: that survives exec and would count the parent's pages.
+#: Start of both scripts: prints their figures. Peak memory is not ru_maxrss, which survives exec
+#: and would count the parent's pages.
 REPORT = """
 def report(done, seconds):
     status = open("/proc/self/status").read().splitlines()
@@ -89,7 +90,7 @@ report(done, time.perf_counter() - start)
 
 
 def write(folder: Path, layers: int) -> None:
-    """A folder of one file; layers differ in nothing but their names, and are random inside."""
+    """Write a checkpoint of one file into a new folder. All layers have the same random values."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     size = INNER * HIDDEN

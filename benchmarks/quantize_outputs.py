@@ -4,10 +4,11 @@
 
 Weights are heavy-tailed (Student t, 3 degrees of freedom). Inputs are normally distributed, with
 half of their variance in depth / 8 directions and 1 % of channels 25 times larger, each scaled to
-length sqrt(K) as after a norm; one seed, float32. 4096 inputs calibrate, 2048 others are measured.
-`a mxfp4`: inputs are quantized too. torchao rounds the same weights to nearest; --peers adds other
-libraries with the same calibration inputs (quantize_peers.py says what to install). Seconds are
-processor time. The exit status is 1 where a figure is below WANTED.
+length sqrt(K) as after a norm; one seed, float32. Methods are calibrated with 4096 inputs, and the
+error is measured on 2048 others. In rows with `a mxfp4`, the inputs are quantized to mxfp4 too.
+torchao rounds the same weights to nearest; --peers adds other libraries with the same calibration
+inputs (quantize_peers.py says what to install). Seconds are processor time. The exit status is 1 if
+a figure is below WANTED.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from mxc.formats.reference import dequantize, quantize
 
 Floats = NDArray[np.float32]
 
-#: dB that are asked for on such weights.
+#: (format, method) -> least signal-to-error ratio of the outputs in dB on these weights.
 WANTED = {
     ("mxfp4", "hadamard 32"): 18.6,
     ("mxfp4", "gptq"): 17.5,
@@ -39,7 +40,10 @@ WANTED = {
 
 
 def tensors(rows: int, depth: int) -> tuple[Floats, Floats, Floats]:
-    """Weights [N, K], inputs to calibrate with [4096, K], and inputs to measure on [2048, K]."""
+    """Draw weights [N, K], inputs to calibrate with [4096, K], and others to measure on [2048, K].
+
+    `rows` is N, `depth` is K.
+    """
     rng = np.random.default_rng(4)
     weights = 0.02 * rng.standard_t(3, (rows, depth))
     few = depth // 8
@@ -51,7 +55,11 @@ def tensors(rows: int, depth: int) -> tuple[Floats, Floats, Floats]:
 
 
 def ours(name: str, weights: Floats, inputs: CalibrationInputs | None, *, search: bool) -> Floats:
-    """The values of quantized weights."""
+    """Quantize weights with mxc and return their dequantized values.
+
+    `inputs`: from calibration, if any. `search`: whether scales are searched. Scales of MX formats
+    are near those of the recipe RCEIL with the search, and else those of the recipe EVEN.
+    """
     format = block_format(name)
     recipe = ScaleRecipe.RCEIL if search else ScaleRecipe.EVEN
     one = RowQuantizer(format=format, recipe=None if format.tensor_scale else recipe, search=search)
@@ -65,14 +73,15 @@ def ours(name: str, weights: Floats, inputs: CalibrationInputs | None, *, search
 
 
 def known(x: Floats, *, feedback: bool) -> CalibrationInputs:
-    """What calibrating with inputs [n, K] knows."""
+    """Return the calibration data of inputs [n, K]. `feedback`: whether it has what GPTQ needs."""
     gram = (x.T @ x).astype(np.float64) / len(x)
     found = Feedback.of(gram, len(x)) if feedback else None
     return CalibrationInputs(np.square(x).mean(axis=0), x[::32], found)
 
 
 def torchao(name: str) -> Callable[[Floats], Floats]:
-    """Rounds to nearest under its default scales."""
+    """Return a function that quantizes weights with torchao, rounding to nearest under its default
+    scales, and returns their dequantized values."""
     import torch
     from torchao.prototype.mx_formats.mx_tensor import MXTensor
     from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor, per_tensor_amax_to_scale
@@ -92,7 +101,7 @@ def torchao(name: str) -> Callable[[Floats], Floats]:
 
 def main() -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=1024)
     parser.add_argument("--depth", type=int, default=2048)
     parser.add_argument("--peers", action="store_true", help="other libraries too")
@@ -150,7 +159,7 @@ def main() -> int:
             for way, run in peers().items():
                 try:
                     show(name, way, peer(run))
-                except Exception as error:  # of a library that does not take the format
+                except Exception as error:  # the library may not support the format
                     print(f"{name:14} {way:24} {type(error).__name__}: {str(error)[:80]}")
 
     def rounded(inputs: Floats) -> Floats:

@@ -30,7 +30,11 @@ _OTHERS = ("q_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def peers() -> dict[str, Callable[[str, Floats, Floats], Floats]]:
-    """By name: the values [N, K] of quantized weights, of "mxfp4" or "nvfp4", weights, inputs."""
+    """Return the libraries' methods by name.
+
+    Each takes a format ("mxfp4" or "nvfp4"), weights [N, K] and calibration inputs [n, K], and
+    returns the dequantized values [N, K] of the quantized weights.
+    """
     return {
         "llm-compressor, gptq": llm_compressor,
         "auto-round": auto_round,
@@ -40,7 +44,8 @@ def peers() -> dict[str, Callable[[str, Floats, Floats], Floats]]:
 
 
 def llm_compressor(name: str, weights: Floats, inputs: Floats) -> Floats:
-    """GPTQ with its defaults: static order of activations, blocks of 128 columns."""
+    """Quantize by llm-compressor's GPTQ with its defaults: static activation order, blocks of 128
+    columns."""
     from compressed_tensors.quantization import fake_quantize
     from datasets import Dataset
     from llmcompressor import oneshot
@@ -49,7 +54,7 @@ def llm_compressor(name: str, weights: Floats, inputs: Floats) -> Floats:
     tokens = _sequences(inputs)
     fields = {"input_ids": tokens.tolist(), "attention_mask": torch.ones_like(tokens).tolist()}
     scheme = {"mxfp4": "MXFP4A16", "nvfp4": "NVFP4A16"}[name]
-    with tempfile.TemporaryDirectory() as folder:  # it takes the tokenizer from the model's folder
+    with tempfile.TemporaryDirectory() as folder:  # the tokenizer is read from the model's folder
         _model(weights, inputs).save_pretrained(folder)
         tokenizer = _tokenizer(len(inputs))
         tokenizer.save_pretrained(folder)
@@ -57,7 +62,7 @@ def llm_compressor(name: str, weights: Floats, inputs: Floats) -> Floats:
             model=folder,
             precision="float32",
             dataset=Dataset.from_dict(fields),
-            # It wants the three projections of one input in one format.
+            # llm-compressor wants the three projections of one input in one format.
             recipe=GPTQModifier(targets=[r"re:.*\.[qkv]_proj"], scheme=scheme),
             num_calibration_samples=len(tokens),
             max_seq_length=LENGTH,
@@ -76,7 +81,8 @@ def llm_compressor(name: str, weights: Floats, inputs: Floats) -> Floats:
 
 
 def auto_round(name: str, weights: Floats, inputs: Floats) -> Floats:
-    """200 steps of signed gradients, its default, with all inputs in each."""
+    """Quantize by auto-round: 200 steps of signed gradient descent, its default, with all inputs in
+    each step."""
     from auto_round import AutoRound
 
     model = _model(weights, inputs)
@@ -98,7 +104,7 @@ def auto_round(name: str, weights: Floats, inputs: Floats) -> Floats:
 
 
 def quark(name: str, weights: Floats, inputs: Floats, *, feedback: bool) -> Floats:
-    """To nearest, or GPTQ with its defaults."""
+    """Quantize by Quark: to nearest, or with `feedback` by GPTQ with its defaults."""
     from quark.torch import ModelQuantizer
     from quark.torch.quantization.config.config import (
         FP4PerGroupSpec,
@@ -111,7 +117,7 @@ def quark(name: str, weights: Floats, inputs: Floats, *, feedback: bool) -> Floa
     )
 
     spec: Any = OCP_MXFP4Spec(ch_axis=-1, is_dynamic=False)
-    if name == "nvfp4":  # as its own scheme "nvfp4"
+    if name == "nvfp4":  # the same as Quark's own scheme "nvfp4"
         spec = ScaleQuantSpec(
             first_stage=FP4PerGroupSpec(
                 ch_axis=-1, group_size=16, is_dynamic=False, scale_type="float32"
@@ -172,7 +178,7 @@ def _tokenizer(tokens: int) -> Any:
 
 
 def _sequences(inputs: Floats) -> torch.Tensor:
-    """Each input once: tokens [sequences, LENGTH]."""
+    """Return token ids [sequences, LENGTH] that look up each input in the embedding once."""
     return torch.arange(len(inputs)).reshape(-1, LENGTH)
 
 

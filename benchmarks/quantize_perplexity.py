@@ -25,7 +25,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM
 
-#: Format, and the options of `mxc quantize`.
+#: Formats with options of `mxc quantize`; the text to calibrate with is added after --calibrate.
 RECIPES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("mxfp8e4m3", ()),
     ("mxfp6e2m3", ()),
@@ -42,12 +42,13 @@ RECIPES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("nvfp4", ("--recipe", "gptq", "--rotate", "--calibrate")),
 )
 VOCABULARY, WINDOW, BATCH = 512, 256, 8
-#: Channels of hidden states that are made larger, and how much.
+#: Number of channels of hidden states that are made larger after each norm, and the factor.
 OUTLIERS, LARGER = 6, 16.0
 
 
 def texts() -> tuple[str, str]:
-    """Modules of the standard library to train on, and others to measure on."""
+    """Return the text of modules of the standard library to train on, and of others (one of ten) to
+    measure on."""
     library = Path(sysconfig.get_path("stdlib"))
     files = sorted(
         [*library.glob("*.py"), *library.glob("asyncio/*.py"), *library.glob("email/*.py")]
@@ -59,7 +60,7 @@ def texts() -> tuple[str, str]:
 
 
 def tokenizer(text: str) -> Tokenizer:
-    """A byte-level BPE of VOCABULARY tokens."""
+    """Train a byte-level BPE of VOCABULARY tokens on the first million characters of a text."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -72,7 +73,7 @@ def tokenizer(text: str) -> Tokenizer:
 
 
 def trained(text: str, encoder: Tokenizer, steps: int) -> LlamaForCausalLM:
-    """A Llama after so many steps of Adam."""
+    """Train a Llama on a text for a number of steps of AdamW, and return it."""
     torch.manual_seed(0)
     config = LlamaConfig(
         hidden_size=256, intermediate_size=768, num_hidden_layers=4, num_attention_heads=4,
@@ -99,7 +100,8 @@ def trained(text: str, encoder: Tokenizer, steps: int) -> LlamaForCausalLM:
 
 
 def with_outliers(model: LlamaForCausalLM) -> None:
-    """Make channels after each norm larger, and the weights that read them smaller."""
+    """Make OUTLIERS channels after each norm LARGER, and the weights that read them smaller by as
+    much, so that the model's outputs stay the same."""
     for layer in model.model.layers:
         attention, mlp = layer.self_attn, layer.mlp
         for norm, readers in (
@@ -113,7 +115,7 @@ def with_outliers(model: LlamaForCausalLM) -> None:
 
 
 def prepared(folder: Path, steps: int) -> None:
-    """Write the trained checkpoint, and the texts to calibrate with and to measure on."""
+    """Train the model. Write its checkpoint, and the texts to calibrate with and to measure on."""
     seen, unseen = texts()
     encoder = tokenizer(seen)
     model = trained(seen, encoder, steps)
@@ -125,7 +127,7 @@ def prepared(folder: Path, steps: int) -> None:
 
 
 def run(*words: str | Path) -> Any:
-    """What a command of mxc prints with --json."""
+    """Run a command of mxc and return what it prints with --json. Raises SystemExit."""
     command = [sys.executable, "-m", "mxc", *map(str, words), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -134,7 +136,10 @@ def run(*words: str | Path) -> Any:
 
 
 def measured(folder: Path, format: str, options: tuple[str, ...], count: int) -> dict[str, Any]:
-    """What `mxc eval` says of the model that is quantized so, and the `seconds` of quantizing."""
+    """Quantize and compile the model, unless `folder` has both, and evaluate it.
+
+    Returns what `mxc eval` prints, and the `seconds` of quantizing. `count`: tokens to measure on.
+    """
     words: list[str | Path] = [*options]
     if "--calibrate" in words:
         words.insert(words.index("--calibrate") + 1, folder / "calibrate.txt")

@@ -5,7 +5,7 @@
 Writes a random checkpoint of layers of an 8B Llama in bfloat16, 436 MB each. Quantizes it with
 threads, then with worker processes of which one is killed after a third of the pieces, then again.
 Prints processor seconds of each run, children included, and the SHA-256 of the files. The exit
-status is 1 where the files differ, or nothing was resumed.
+status is 1 if the files differ, or the second run with workers did not resume the first.
 """
 
 import argparse
@@ -31,12 +31,12 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def lines(folder: Path) -> int:
-    """Pieces that the journal in a folder has."""
+    """Return the number of pieces in the journals below a folder (a header, then a line each)."""
     return sum(len(path.read_text().splitlines()) - 1 for path in folder.glob(".*/journal.jsonl"))
 
 
 def children(parent: int) -> list[int]:
-    """The worker processes of a command: not multiprocessing's own tracker."""
+    """Return the pids of the worker processes of a command, without multiprocessing's tracker."""
     found = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     return [int(pid) for pid in found if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
 

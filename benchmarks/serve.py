@@ -19,9 +19,9 @@ both are printed.
 
 Several servers get the same requests and alternate row by row. Servers given as commands are
 started by the script, and stopped (SIGSTOP) while another server is measured. `times` is the ratio
-of tokens per second of the first server to the other one. The first server must generate more
-tokens/s with any number of clients, at least 3 times as many with 16, and have a 99th percentile of
-TTFT that is no longer. Otherwise the exit status is 1.
+of tokens per second of the first server to the other one. The first server must generate at least
+as many tokens/s with any number of clients, at least 3 times as many with 16, have a 99th
+percentile of TTFT that is no longer, and make no errors. Otherwise the exit status is 1.
 
 With --turns each prompt is sent again with 32 more tokens, like the second turn of a conversation;
 both TTFTs are medians. This takes one server.
@@ -49,12 +49,12 @@ from mxc.runtime.other_load import OtherLoad
 T = TypeVar("T", int, float)
 #: Tokens of the question of a second turn.
 QUESTION = 32
-#: Requests of a row, at least.
+#: Least number of requests of a row.
 FEWEST = 8
 
 
 async def measure(arguments: argparse.Namespace, found: Sequence[Server]) -> list[Row]:
-    """Every row of every server; the table is printed meanwhile."""
+    """Put every load on every server and return the rows; print the table meanwhile."""
     rates = arguments.rate or []
     clients = arguments.clients or ([] if rates else [1, 4, 16, 64])
     loads: list[tuple[int | None, float | None]] = [(count, None) for count in clients]
@@ -87,7 +87,8 @@ async def measure(arguments: argparse.Namespace, found: Sequence[Server]) -> lis
 
 
 def _requests(clients: int | None, rate: float | None, rounds: int) -> int:
-    """Requests of a row: so many rounds of all clients, or of four seconds."""
+    """Return the number of requests of a row: `rounds` for each client, or those that arrive in
+    `rounds` seconds; at least FEWEST."""
     each = clients if rate is None else math.ceil(rate)
     return max(FEWEST, rounds * (each or 1))
 
@@ -101,12 +102,16 @@ async def _answers(
     name: str,
     requests: int,
 ) -> list[Answer]:
-    """Answers to one load on one server: the same requests for each."""
+    """Put one load on one server and return the answers. Each server gets the same requests.
+
+    `count`: number of clients; `rate`: requests per second; one of them is None. `name`: of the
+    row, a part of the seed of its prompts.
+    """
     async with _client(arguments, server) as http:
         client = await _ready(arguments, http)
 
         async def one(number: int) -> Answer:
-            # Prompts of other rows may still be in the server's cache.
+            # The key has the row's name: prompts of other rows may still be in the server's cache.
             key = f"{arguments.seed} {name} {number} {lengths}"
             return await client.ask(client.tokens(key, lengths.draw(key)), number)
 
@@ -119,7 +124,7 @@ async def _answers(
 
 
 async def turns(arguments: argparse.Namespace, server: Server) -> None:
-    """First and second turns of conversations, by the length of their histories."""
+    """Measure first and second turns of conversations, and print a row for each prompt length."""
     print("| history | conversations | first TTFT ms | second TTFT ms | times | errors |")
     print("|---|---|---|---|---|---|")
     async with _client(arguments, server) as http:
@@ -137,7 +142,7 @@ async def turns(arguments: argparse.Namespace, server: Server) -> None:
 
 
 def _turns(history: Lengths, answers: list[tuple[Answer, Answer]]) -> str:
-    """A row: when first and second turns began to answer, and how many times sooner."""
+    """Return a row: median TTFT of the first and of the second turns, and their ratio."""
     errors = sorted({each.error for both in answers for each in both if each.error})
     good = [both for both in answers if all(each.error is None for each in both)]
     if not good:
@@ -196,7 +201,7 @@ def main() -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The exit status."""
+    """Measure, print the results, and return the exit status."""
     others, started = OtherLoad(), time.perf_counter()
     try:
         with servers(arguments.servers, arguments.threads) as found:
@@ -210,7 +215,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     wanted = checks(rows)
     seconds = time.perf_counter() - started
-    # What was started has ended, so that its time is known not to be another's.
+    # Servers that the script started have ended: OtherLoad counts their time as the script's own.
     quiet = str(others) if own else None
     if arguments.json:
         said = [{"check": text, "passes": passes} for text, passes in wanted]

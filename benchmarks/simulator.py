@@ -2,9 +2,9 @@
 
     python benchmarks/simulator.py [--repeat 5] [--json]
 
-Compiles each product with the stock compiler, translates its kernel once, and takes the minimum of
-runs that alternate between plain and sanitized. The limits on two cores are 20 ms for 128x256x512,
-0.3 s for 1024x1024x1024 and 100x2880x2880, and 3 times as much with the sanitizer.
+Compiles each product with IREE without mxc's passes, translates its kernel once, and takes the
+minimum of runs that alternate between plain and sanitized. The limits on two cores are 20 ms for
+128x256x512, 0.3 s for 1024x1024x1024 and 100x2880x2880, and 3 times as much with the sanitizer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mxc.simulator.run.launch import launch
 from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.watch.sanitizer import Sanitizer
 
-#: Shape (m, n, k), workgroups, and the promise in seconds.
+#: Shape (m, n, k), number of workgroups, and limit of a plain run in seconds (None: no limit).
 CASES = (
     ((16, 16, 128), 1, None),
     ((128, 256, 512), 1, 0.02),
@@ -34,7 +34,7 @@ FLAGS = ("--iree-hal-target-device=hip", "--iree-rocm-target=gfx950")
 
 
 def product(m: int, n: int, k: int) -> str:
-    """The scaled product as a program."""
+    """Return a program of the product of two mxfp4 matrices, [m, k] and [n, k], given as bytes."""
     blocks, f4, e8 = k // 32, "f4E2M1FN", "f8E8M0FNU"
 
     def enter(name: str, rows: int) -> str:
@@ -72,7 +72,7 @@ func.func @main(%a8: tensor<{m}x{blocks}x16xi8>, %b8: tensor<{n}x{blocks}x16xi8>
 
 
 def measure(shape: tuple[int, int, int], workgroups: int, repeat: int) -> dict[str, float]:
-    """Seconds of translation, of a run, and of a run under the sanitizer."""
+    """Return the seconds of translation, and the least of a run without and with the sanitizer."""
     m, n, k = shape
     with tempfile.TemporaryDirectory() as folder:
         flags = [*FLAGS, f"--iree-hal-dump-executable-binaries-to={folder}"]

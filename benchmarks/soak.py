@@ -4,9 +4,10 @@
     python benchmarks/soak.py http://127.0.0.1:8000 [--minutes 30] [--seed 0] [--clients 16]
 
 Clients send requests; some disconnect midway, reset their connection, read slowly, or send half a
-body, a body that is too large, or no JSON. At the end no request may run or wait, every page must
-be free, every valid request must have its answer, and each answer must be that of its prompt alone.
-After a fifth of the time the server's memory and its open files must not grow.
+body, a body that is too large, or no JSON. Every valid request must have its answer (or status
+429), the same as when its prompt runs alone. At the end no request may run or wait, every page must
+be free, no more files may be open than before the load, and the server's memory may have grown by
+at most 32 MiB since a fifth of the time. Otherwise the exit status is 1.
 """
 
 import argparse
@@ -23,11 +24,11 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 PATH = "/v1/completions"
-#: More than a server takes by default.
+#: Bytes of a body that is too large: more than the server's default limit of 8 MiB.
 TOO_LARGE = 9 << 20
 #: How much a server's memory may grow once it is warm, in bytes.
 GROWTH = 32 << 20
-#: Token ids; the longest fill pages, which the prefix cache then has.
+#: Prompts as token ids. The longest fill whole pages, which then stay in the prefix cache.
 PROMPTS = [(token,) * count for token in (65, 66, 67) for count in (1, 7, 30, 130)]
 
 
@@ -51,7 +52,10 @@ class Soak:
         self.expected: dict[tuple[int, ...], str] = {}
 
     async def run(self, seconds: float, clients: int, turns: int = sys.maxsize) -> None:
-        """Ask each prompt alone, then all at once: for so long, or so many turns of a client."""
+        """Record the answer to each prompt alone, then run all clients at once, and check.
+
+        The clients end after `seconds`, or after `turns` requests of each.
+        """
         for prompt in PROMPTS:
             status, body = await self.post(self.body(prompt))
             assert status == 200, body
@@ -68,19 +72,19 @@ class Soak:
             self.problems.append(f"memory grew from {self.memory[0]:.0f} to {self.memory[1]:.0f}")
 
     async def watch(self, when: float) -> None:
-        """Note the memory of the server once it is warm."""
+        """Record the server's memory at the time `when`, once it is warm."""
         await asyncio.sleep(when - time.monotonic())
         self.memory.append(self.metrics()["process_resident_memory_bytes"])
 
     def metrics(self) -> dict[str, float]:
-        """Values of now, by name and labels."""
+        """Return the current values of /metrics by name and labels."""
         with urlopen(f"{self.url}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         return {name: float(value) for name, value in values.items()}
 
     async def client(self, number: int, until: float, turns: int) -> None:
-        """One client that does one thing after the other."""
+        """Run one client: requests of random kinds, one after the other."""
         chance = random.Random(f"{self.seed} {number}")
         ways = [self.ask, self.ask, self.leave, self.reset, self.slow, self.no_json, self.half]
         while time.monotonic() < until and turns > 0:
@@ -109,7 +113,7 @@ class Soak:
         return reader, writer
 
     async def post(self, body: bytes) -> tuple[int, bytes]:
-        """Status and body of an answer."""
+        """Send a request. Return status and body of the answer, or (0, b"") if none comes."""
         reader, writer = await self.open(body)
         try:
             found = await reader.read()
@@ -175,7 +179,10 @@ class Soak:
             self.problems.append(f"large: {head!r}")
 
     async def settle(self, files: float) -> None:
-        """Wait until nothing runs and no more than `files` are open; note what stays."""
+        """Wait until no request runs or waits, no page is used and no more than `files` are open.
+
+        After ten seconds, add what is left to the problems.
+        """
         left: dict[str, float] = {}
         for _ in range(200):
             values = self.metrics()

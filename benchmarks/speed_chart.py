@@ -16,14 +16,14 @@ from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: Text and axis are read on white and on dark pages; a colour for each kind of activations.
+#: Colors of text and axis, legible on white and on dark pages, and of bars by activations.
 _TEXT, _AXIS, _COLOURS = "#808080", "#b0b0b0", {"bf16": "#3f51b5", "i8": "#e08a1e"}
 _LEFT, _WIDTH, _BAR, _GAP = 190, 620, 14, 6
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One number of the table beside llama.cpp's of the same machine and column."""
+    """One bar: how many times as fast as llama.cpp mxc is, in one row and column of the table."""
 
     machine: str
     rows: str
@@ -32,7 +32,10 @@ class Bar:
 
 
 def bars(text: str) -> list[Bar]:
-    """What the table of `text` says: every row of mxc against its machine's row of llama.cpp."""
+    """Return a bar for each time of mxc in the table of `text`, sorted by machine and rows.
+
+    Its length is the time of llama.cpp on the same machine, in the same column, over mxc's.
+    """
     start = text.index("| mxfp4 weights of")
     lines = [line for line in text[start:].split("\n\n")[0].splitlines() if "---" not in line]
     header, *body = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
@@ -52,7 +55,7 @@ def bars(text: str) -> list[Bar]:
 
 
 def chart(shown: list[Bar]) -> str:
-    """The bars as SVG."""
+    """Return the bars as SVG."""
     scale = (_WIDTH - _LEFT - 60) / max(bar.times for bar in shown)
     height = 60 + len(shown) * (_BAR + _GAP)
     return "\n".join([

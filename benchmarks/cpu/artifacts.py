@@ -13,7 +13,7 @@ from typing import Any
 from mxc.artifact.manifest import MANIFEST, REPORT
 from mxc.formats.formats import FORMATS
 
-#: The table of which a token reads one row.
+#: Part of the name of the embedding, of which a token reads one row.
 _EMBEDDING = "embed_tokens"
 
 _PLAIN_BITS = {"bf16": 16, "f16": 16, "f32": 32}
@@ -21,7 +21,11 @@ _PLAIN_BITS = {"bf16": 16, "f16": 16, "f32": 32}
 
 @dataclass(frozen=True)
 class Built:
-    """An artifact: seconds of the command, packing of the weights counted apart, and its bytes."""
+    """An artifact.
+
+    `packing_seconds`: of packing the weights. `compile_seconds`: of all other steps of compilation.
+    `bytes_per_token`: bytes of weights that one token reads.
+    """
 
     path: Path
     compile_seconds: float
@@ -32,7 +36,10 @@ class Built:
 def compile_model(
     checkpoint: Path, output: Path, activations: str, dense: str | None, words: list[str]
 ) -> Built:
-    """`mxc compile`; `dense`: --quantize-dense. Raises SystemExit with what it says."""
+    """Run `mxc compile`. Raises SystemExit with its output if it fails.
+
+    `dense`: value of --quantize-dense, if any. `words`: further arguments.
+    """
     command = ["compile", str(checkpoint), "--output", str(output), "--json", "--no-cache"]
     command += ["--activations", activations, *words]
     command += [] if dense is None else ["--quantize-dense", dense]
@@ -56,7 +63,7 @@ def compile_model(
 def bench_model(
     artifact: Path, prompt: int, generate: int, threads: int, sequences: int = 1
 ) -> dict[str, Any]:
-    """What `mxc bench --json` says; tokens a second count those of all sequences."""
+    """Run `mxc bench --json` and return its result. Rates count the tokens of all sequences."""
     words = ["--prompt", str(prompt), "--generate", str(generate), "--threads", str(threads)]
     if sequences > 1:
         words += ["--batch", str(sequences)]
@@ -65,7 +72,7 @@ def bench_model(
 
 
 def run_mxc(words: list[str]) -> str:
-    """Standard output of the command. Raises SystemExit with its errors."""
+    """Run mxc and return its standard output. Raises SystemExit with its output if it fails."""
     run = subprocess.run([sys.executable, "-m", "mxc", *words], capture_output=True, text=True)
     if run.returncode:
         raise SystemExit(f"mxc {' '.join(words)}\n{run.stderr}{run.stdout}")
@@ -73,7 +80,8 @@ def run_mxc(words: list[str]) -> str:
 
 
 def bytes_per_token(weights: dict[str, dict[str, Any]], chosen: int, experts: int) -> int:
-    """Bytes of weights that one token reads: all but the embedding, of experts the chosen ones."""
+    """Return the bytes of weights that one token reads: all but the embedding and the experts that
+    are not chosen."""
     total = 0.0
     for name, weight in weights.items():
         if _EMBEDDING in name:
@@ -84,7 +92,10 @@ def bytes_per_token(weights: dict[str, dict[str, Any]], chosen: int, experts: in
 
 
 def bits(format: str) -> float:
-    """Bits of an element with its part of the scale. Raises KeyError for an unknown format."""
+    """Return the bits of an element with its share of the block's 8-bit scale.
+
+    Raises KeyError for an unknown format.
+    """
     if format in _PLAIN_BITS:
         return _PLAIN_BITS[format]
     block = FORMATS[format]

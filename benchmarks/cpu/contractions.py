@@ -23,7 +23,7 @@ from mxc.dialects.parameters import Parameters
 from mxc.dialects.quantize import quantize_int8
 from mxc.dialects.scaled import scaled_contraction
 
-#: What activations are rounded to before they meet a weight.
+#: Activation modes: the type to which activations are rounded before a product.
 MODES = ("f32", "bf16", "i8")
 
 #: Activations and, where they have one, the scale of their blocks.
@@ -33,10 +33,11 @@ Side = tuple[ir.Value, ir.Value | None]
 def contraction_program(
     mode: str, problem: Shape, chains: Mapping[int, int], target: str = "cpu"
 ) -> Program:
-    """Functions @one_M and @chain_M for each M of `chains`: f32 [M, k] -> f32 [M, n].
+    """Return a program with functions @one_M and @chain_M for each M of `chains`.
 
-    @one_M multiplies with the weight w0; @chain_M with chains[M] weights w0, w1, ..: it carries
-    each result on. Raises ValueError where n is less than k, which leaves nothing to carry.
+    Both map f32 [M, k] to f32 [M, n]. @one_M multiplies by the weight w0; @chain_M by chains[M]
+    weights w0, w1, .. in turn: the first M * k numbers of a result are the next activations. Raises
+    ValueError if n is less than k, so that a result has too few numbers.
     """
     if problem.n < problem.k:
         raise ValueError(f"{problem}: n must be k at least")
@@ -52,10 +53,10 @@ def contraction_program(
 
 
 def load_rotation(program: Program, weights: Weights, copies: int, threads: int) -> Loaded:
-    """The program with `copies` copies of one weight, each at its own place in memory."""
+    """Load the program with `copies` copies of one weight, each at an address of its own."""
     given: dict[str, Array] = {}
     for name, rows in (("w", weights.packed), ("s", weights.scales)):
-        # The layout is the same for all copies of a tensor.
+        # The panel layout is the same for all copies of a tensor.
         data = laid_out(program, f"{name}0", rows)
         given |= {f"{name}{i}": data.copy() for i in range(copies)}
     return Loaded(program.code, given, threads)
@@ -85,10 +86,10 @@ def _chain(
 
 
 def carried(x: ir.Value, m: int, k: int, block: int = BLOCK) -> ir.Value:
-    """The first m * k numbers of x [m, ..] as activations [m, k / block, block].
+    """Return the first m * k numbers of x [m, ..] as activations [m, k / block, block].
 
-    Not the first columns: numbers that lie together need not be copied. Which numbers they are
-    does not matter to a chain, whose result nobody reads.
+    These are not the first k columns, which would have to be copied, because they are not
+    contiguous. The result of a chain is never checked, so any numbers will do.
     """
     kind = ir.RankedTensorType(x.type)
     if kind.shape[1] != k:
@@ -103,7 +104,10 @@ def carried(x: ir.Value, m: int, k: int, block: int = BLOCK) -> ir.Value:
 
 
 def prepare_activations(mode: str, x: ir.Value) -> Side:
-    """f32 [m, blocks, block] as the mode has it: elements of that shape, scales [m, blocks]."""
+    """Round activations f32 [m, blocks, block] as the mode says.
+
+    Returns elements of the same shape and, for i8, scales [m, blocks]; None for other modes.
+    """
     if mode == "f32":
         return x, None
     if mode == "bf16":
@@ -115,7 +119,8 @@ def prepare_activations(mode: str, x: ir.Value) -> Side:
 
 
 def both_scaled_program(m: int, problem: Shape) -> Program:
-    """@main: mxfp4 x [m, k / 32, 16] with scales [m, k / 32], times mxfp4 parameters w0, s0."""
+    """Return a program with @main: mxfp4 x i8 [m, k / 32, 16] with scales i8 [m, k / 32], times the
+    mxfp4 parameters w0 (elements) and s0 (scales)."""
     blocks = problem.k // BLOCK
 
     def build(parameters: Parameters) -> None:
@@ -133,7 +138,7 @@ def both_scaled_program(m: int, problem: Shape) -> Program:
 
 
 def f4_by_f4(x: ir.Value, x_scales: ir.Value, w: ir.Value, w_scales: ir.Value) -> ir.Value:
-    """The contraction of two mxfp4 sides, all given as bytes."""
+    """Build the contraction of two mxfp4 operands, whose elements and scales are given as bytes."""
     f4, e8m0 = ir.Float4E2M1FNType.get(), ir.Float8E8M0FNUType.get()
     return scaled_contraction(
         unpack(x, f4),
@@ -145,11 +150,11 @@ def f4_by_f4(x: ir.Value, x_scales: ir.Value, w: ir.Value, w_scales: ir.Value) -
 
 
 def exact_product(x: Weights, w: Weights) -> Array:
-    """[m, n] in float32 from integers: nothing is rounded before the end.
+    """Return the product [m, n] in float32, computed with integers and rounded once at the end.
 
-    Elements are halves and scales 2^(s - 127): with 2^-32 as the unit every product of a block is
-    a whole number, and Python's integers hold their sums. Raises ValueError where that does not
-    hold for the scales that are given.
+    Elements are multiples of 1/2 and scales are 2^(s - 127). In units of 2^-32, the product of two
+    blocks is a whole number, and 64-bit integers hold the sums. Raises ValueError if the scales are
+    too small or too large for that.
     """
     doubled = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int64)
     blocks = np.einsum("mob,nob->omn", doubled[x.codes], doubled[w.codes])

@@ -29,13 +29,17 @@ from mxc.compiler.checkpoints.synthetic.gpt_oss import write_gpt_oss
 from mxc.runtime.other_load import OtherLoad
 from mxc.runtime.sequence import Sequence
 
-#: Tokens of a repetition of generation.
+#: Steps of one token in a repetition.
 GENERATED = 4
 
 
 @dataclass(frozen=True)
 class Line:
-    """Least seconds of the wall and of the processors, on one device and on several."""
+    """One line of the table.
+
+    `wall`, `processor`: least wall time and least processor time of a repetition in seconds, each
+    as (on one device, on several devices).
+    """
 
     name: str
     wall: tuple[float, float]
@@ -46,7 +50,10 @@ class Line:
 def alternately(
     name: str, call: Callable[[Sequence], None], sequences: list[Sequence], seconds: float
 ) -> Line:
-    """The call of both sequences in turns, in one order and then in the other."""
+    """Time a call of both sequences alternately, for `seconds` and at least four rounds.
+
+    The order is reversed in each round. The first round does not count.
+    """
     taken: list[list[tuple[float, float]]] = [[], []]
     end, iteration = time.perf_counter() + seconds, 0
     while time.perf_counter() < end or iteration < 4:

@@ -32,13 +32,17 @@ from mxc.dialects.parameters import Parameters
 from mxc.dialects.scaled import scaled_contraction
 from mxc.runtime.other_load import OtherLoad
 
-#: Bytes of weights of a product of many rows: more would take minutes.
+#: Most bytes of weights in a chain of products of 32 or more rows: more would take minutes.
 _COLD_OF_MANY = 32 << 20
 
 
 @dataclass(frozen=True)
 class Format:
-    """Weights of `bits` bits an element, `block` of them under a scale, by their MLIR types."""
+    """A format of weights.
+
+    `element`, `scale`: their MLIR types. `bits`: of an element. `block`: elements that share a
+    scale.
+    """
 
     name: str
     element: str
@@ -56,7 +60,8 @@ class Format:
         return k * self.bits // 8 + k // self.block * self.scale_bytes
 
     def draw(self, problem: Shape) -> dict[str, Array]:
-        """Elements of any code but the last ones, which may be NaN, under scales near one."""
+        """Draw bytes of elements `w`, of any code (8-bit codes are below 120, so none is NaN), and
+        scales `s` below one."""
         rng = np.random.default_rng(0)
         size = problem.n, problem.k * self.bits // 8
         elements = rng.integers(0, 256 if self.bits < 8 else 120, size, dtype=np.uint8)
@@ -81,7 +86,10 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One product: milliseconds, 1e9 operations and 1e9 bytes of weights a second."""
+    """One product: milliseconds, 1e9 operations and 1e9 bytes of weights a second.
+
+    `of_limit`: share of the limit, which is DRAM read for one row and else the peak of the mode.
+    """
 
     format: str
     mode: str
@@ -93,7 +101,10 @@ class Row:
 
 
 def program(format: Format, mode: str, problem: Shape, chains: dict[int, int]) -> Program:
-    """@chain_M: f32 [M, k] times chains[M] weights, one after the other. n and k are equal."""
+    """Return a program with @chain_M for each M of `chains`.
+
+    It multiplies f32 [M, k] by chains[M] weights, one after the other; n and k must be equal.
+    """
 
     def chain(m: int, count: int, parameters: Parameters) -> Callable[[ir.Value], ir.Value]:
         def body(x: ir.Value) -> ir.Value:
@@ -128,7 +139,7 @@ def program(format: Format, mode: str, problem: Shape, chains: dict[int, int]) -
 
 
 def load(format: Format, made: Program, problem: Shape, copies: int, threads: int) -> Loaded:
-    """The program with so many copies of one weight, each at its own place in memory."""
+    """Load a program with `copies` copies of one weight, each at an address of its own."""
     given: dict[str, Array] = {}
     for name, rows in format.draw(problem).items():
         data = laid_out(made, f"{name}0", rows)
@@ -137,7 +148,7 @@ def load(format: Format, made: Program, problem: Shape, copies: int, threads: in
 
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:
-    """The rows of all formats, mode by mode. Raises ValueError where a format has no kernel."""
+    """Yield the rows of all formats, mode by mode. Raises ValueError if a format has no kernel."""
     machine = Machine(options.threads, options.memory_mib)
     (problem,) = options.shape
     for mode in options.modes:

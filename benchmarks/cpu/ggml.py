@@ -1,8 +1,8 @@
 """Calls ggml, the tensor library of llama.cpp, through the shared objects in llama-cpp-python.
 
-Only the functions for a product with repacked weights, called as llama.cpp calls them: weights in
-the buffer type CPU_REPACK, where their type has one, a graph of `ggml_mul_mat`, and the CPU backend
-with its own threads. Nothing is compiled here.
+It declares only the functions for a product with repacked weights, and calls them as llama.cpp
+does: weights in the buffer type CPU_REPACK, a graph of `ggml_mul_mat`, and the CPU backend with its
+own threads. Nothing is compiled here.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ F32, Q8_0, MXFP4 = 0, 8, 39
 _NAMES = {F32: b"f32", Q8_0: b"q8_0", MXFP4: b"mxfp4"}
 #: `enum ggml_backend_buffer_usage` (ggml-backend.h).
 _USAGE_WEIGHTS = 1
-#: Graph nodes and tensors beside those that are counted.
+#: Graph nodes and tensors for which a context has room beside those that are counted.
 _SPARE = 8
 
 
 class PeerMissing(Exception):
-    """The peer is not there, or not in a state to be compared with."""
+    """llama.cpp is not installed, or its version or build is unsuitable for the comparison."""
 
 
 class _InitParams(ctypes.Structure):
@@ -47,7 +47,7 @@ class _InitParams(ctypes.Structure):
 
 
 _LOG = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)
-#: The library tells of every tensor that it repacks; an error is also what a call returns.
+#: Drops the library's log, which has every tensor that it repacks. Calls also return their errors.
 _SILENT = _LOG(lambda level, text, data: None)
 
 #: Function -> (result, arguments), as ggml.h, ggml-alloc.h, ggml-backend.h and ggml-cpu.h declare.
@@ -90,7 +90,7 @@ _EXTRA_BUFFERS = ctypes.CFUNCTYPE(POINTER(c_void_p), c_void_p)
 
 
 def folder() -> Path:
-    """The folder of the package. Raises PeerMissing."""
+    """Return the folder of the package. Raises PeerMissing if it is not installed."""
     # Found, not imported: the package loads libraries and modules that are not needed here.
     spec = importlib.util.find_spec("llama_cpp")
     if spec is None or spec.origin is None:
@@ -99,16 +99,16 @@ def folder() -> Path:
 
 
 def version() -> str:
-    """Version of the package. Raises PeerMissing."""
+    """Return the version of the package. Raises PeerMissing if it is not installed."""
     folder()
     return importlib.metadata.version(PACKAGE)
 
 
 class Ggml:
-    """The library and one CPU backend of `threads` threads."""
+    """The library and one CPU backend of `threads` threads. The functions are attributes."""
 
     def __init__(self, threads: int) -> None:
-        """Raises PeerMissing where the package is not there or lacks a function."""
+        """Open the library. Raises PeerMissing if it is not there or lacks what is called."""
         libraries = folder() / "lib"
         try:
             self._base = ctypes.CDLL(str(libraries / "libggml-base.so"), ctypes.RTLD_GLOBAL)
@@ -139,7 +139,7 @@ class Ggml:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What the library was built for, of that which matters for its kernels."""
+        """The instruction sets that the library was built for, of those that its kernels use."""
         return tuple(
             name
             for name in ("avx512", "avx512_vnni", "avx512_bf16")
@@ -147,7 +147,7 @@ class Ggml:
         )
 
     def context(self, tensors: int, graph: int = 0) -> int:
-        """A context for the headers of so many tensors and a graph of so many nodes."""
+        """Return a context with room for headers of `tensors` tensors and `graph` graph nodes."""
         size = self.ggml_tensor_overhead() * tensors
         size += self.ggml_graph_overhead_custom(graph, False) if graph else 0
         found = self.ggml_init(_InitParams(size, None, True))
@@ -155,7 +155,7 @@ class Ggml:
         return int(found)
 
     def _repack(self) -> int:
-        """The buffer type CPU_REPACK."""
+        """Return the buffer type CPU_REPACK. Raises PeerMissing if the build has none."""
         address = self.ggml_backend_reg_get_proc_address(
             self.ggml_backend_cpu_reg(), b"ggml_backend_dev_get_extra_bufts"
         )
@@ -169,10 +169,13 @@ class Ggml:
 
 
 class Rotation:
-    """Copies of one weight in memory, each multiplied once a call with the same activations."""
+    """Copies of one weight in memory. A call multiplies the same activations by each of them."""
 
     def __init__(self, library: Ggml, n: int, k: int, data: Array, copies: int) -> None:
-        """data: block_mxfp4 bytes [n, k/32, 17]. Raises PeerMissing where nothing is repacked."""
+        """Copy the weight. `data`: block_mxfp4 bytes [n, k/32, 17].
+
+        Raises PeerMissing if the library has no kernel for repacked weights of this shape.
+        """
         self._ggml, self._n, self._k = library, n, k
         self._contexts = [library.context(copies)]
         self._weights = [
@@ -212,9 +215,10 @@ class Rotation:
             self._ggml.ggml_backend_tensor_set(weight, source.ctypes.data, 0, source.nbytes)
 
     def multiply(self, x: Array, copies: int) -> tuple[Callable[[], None], Callable[[], Array]]:
-        """(compute, read): x float32 [m, k] times each of the first `copies`; the result [m, n].
+        """Return (compute, read) for x float32 [m, k] times each of the first `copies` weights.
 
-        All products are written to one place, as one layer's result replaces another's.
+        compute() runs all products, which write to the same buffer, as the layers of a model do.
+        read() returns the last result [m, n].
         """
         library, m = self._ggml, len(x)
         context = library.context(copies + _SPARE, graph=copies + _SPARE)

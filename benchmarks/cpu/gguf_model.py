@@ -21,7 +21,8 @@ from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions
 Array = NDArray[Any]
 
 BLOCK = 32
-#: Bytes of a block of 32: a scale of 8 bits and 16 bytes; a scale of 16 bits and 32 bytes.
+#: Bytes of a block of 32 elements: MXFP4 has a scale of 8 bits and 16 bytes of elements, Q8_0 a
+#: scale of 16 bits and 32 bytes of elements.
 MXFP4_BYTES, Q8_0_BYTES = 17, 34
 
 #: Root mean squares of the sixteen e2m1 values and of the bytes from -128 to 127.
@@ -31,7 +32,11 @@ _BYTE_RMS = math.sqrt((256**2 - 1) / 12)
 
 @dataclass(frozen=True)
 class Tensor:
-    """kind: "F32", "Q8_0" or "MXFP4"; shape in elements, rows last; mean of F32 values."""
+    """A tensor of the model.
+
+    `kind`: "F32", "Q8_0" or "MXFP4". `shape`: in elements, the last size is that of a row. `mean`:
+    of the values, for F32.
+    """
 
     name: str
     kind: str
@@ -40,7 +45,7 @@ class Tensor:
 
     @property
     def stored(self) -> tuple[int, ...]:
-        """Shape of what is written: of float32, or of bytes."""
+        """Shape of the array that is written: of float32, or of bytes with a row's blocks last."""
         if self.kind == "F32":
             return self.shape
         width = {"Q8_0": Q8_0_BYTES, "MXFP4": MXFP4_BYTES}[self.kind]
@@ -53,7 +58,7 @@ class Tensor:
 
 
 def tensors(options: GptOssOptions) -> Iterator[Tensor]:
-    """Every tensor of the model, under the peer's names."""
+    """Yield every tensor of the model, under llama.cpp's names."""
     width, hidden = options.hidden_size, options.intermediate_size
     experts, heads = options.num_local_experts, options.num_attention_heads
     query = heads * options.head_dim
@@ -128,7 +133,7 @@ def write_model(file: Path, options: GptOssOptions, seed: int = 0) -> int:
 
 
 def draw(tensor: Tensor, rng: np.random.Generator) -> Array:
-    """Random data of a tensor: float32, or bytes of its blocks."""
+    """Draw random data of a tensor: float32, or bytes of its blocks."""
     if tensor.kind == "F32":
         deviation = tensor.shape[-1] ** -0.5 if "_inp.weight" in tensor.name else 0.1
         values = tensor.mean + deviation * rng.standard_normal(math.prod(tensor.shape))

@@ -3,8 +3,8 @@
     python benchmarks/cpu/limits.py [--threads 1,2] [--seconds 1] [--memory-mib 512] [--json]
 
 Each limit is a kernel built with mxc: independent chains of one instruction on registers, or loads
-of a buffer many times larger than the last-level cache. No C compiler is needed. A line is missing
-where the CPU lacks the instruction.
+of a buffer many times larger than the last-level cache. No C compiler is needed. Instructions that
+the CPU lacks are shown as "-".
 """
 
 from __future__ import annotations
@@ -42,37 +42,38 @@ from mxc.passes.kernels.vectors import (
 )
 from mxc.targets.target import target
 
-#: Independent chains, by the lanes of a register: more than latency times throughput of any of the
-#: instructions, and as many as there are registers for.
+#: Lanes of a register -> independent chains of an instruction: more than latency times throughput
+#: of any of the instructions, and no more than fit in the registers.
 CHAINS = {16: 16, 8: 12}
-#: Iterations of the loop of one workgroup, and workgroups: 1 or 2 ms in all, long beside a
-#: call and short beside what disturbs a shared machine.
+#: Loop iterations of one workgroup, and number of workgroups. A call takes 1 or 2 ms: long beside
+#: its overhead, and short enough to fit between two disturbances of a shared machine.
 ITERATIONS = 50_000
 WORKGROUPS = 16
 
-#: The call that reads memory.
+#: Name of the limit of reading memory, and of its call.
 READ = "read"
-#: Bytes that a workgroup reads in one piece, in steps of so many cache lines; lines that it asks
-#: for ahead, a little more than what the hardware finds out by itself.
+#: Contiguous bytes that a workgroup reads; cache lines that it reads in an iteration; and distance
+#: of its prefetches in cache lines, a little more than that of the hardware prefetcher.
 PIECE = 1 << 20
 LINES = 4
 AHEAD = 32
 
-#: Bytes of memory, many times those of any cache that is worth the name.
+#: MiB of memory that a call reads: many times the size of the last-level cache.
 MEMORY_MIB = 512
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What `threads` threads reach: 1e9 operations a second by instruction, 1e9 bytes a second
-    read.
+    """Rates that `threads` threads reach: 1e9 operations a second of each instruction, and 1e9
+    bytes a second of reads from DRAM.
 
     A multiplication and an addition are two operations. None: the CPU has no such instruction.
-    `vpmaddubsw`: with vpmaddwd and vpaddd, which AVX2 has for vpdpbusd; where there is no other.
-    `tdpbf16ps`: of tiles that stay the same; `loaded_tiles`: of random tiles that are loaded from
-    the nearest cache. Operands that change take more power, and the clock of the core falls.
-    `dram_sustained`: the median of the readings, which is what many calls in a row may have; 0
-    where only the best is known.
+    `vpmaddubsw`: the sequence vpmaddubsw, vpmaddwd, vpaddd, which replaces vpdpbusd on AVX2;
+    measured only if the CPU lacks vpdpbusd. `tdpbf16ps`: the rate on tiles that stay the same.
+    `loaded_tiles`: the rate of tdpbf16ps on random tiles that are loaded from the nearest cache;
+    operands that change take more power, and the clock of the core falls. `dram_read`: the best of
+    the reads. `dram_sustained`: their median, the rate that many calls in a row can expect; 0 if
+    only the best is known.
     """
 
     threads: int
@@ -86,14 +87,17 @@ class Limits:
     dram_sustained: float = 0.0
 
 
-#: (acc, a, b) -> acc + a * b, in some way.
+#: Builds an instruction from (acc, a, b): returns acc plus products of a and b.
 Build = Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction, or a short sequence, on registers of `lanes` dwords: `operations` that it
-    makes in each lane, and how to build it on (acc, a, b), all f32 [lanes]."""
+    """One instruction, or a short sequence, on registers of `lanes` dwords.
+
+    `feature`: the LLVM feature of CPUs that have it. `operations`: those in each lane. `build`:
+    builds it on (acc, a, b), all f32 [lanes].
+    """
 
     name: str
     feature: str
@@ -111,7 +115,8 @@ def _quads(dot: Build, lanes: int) -> Build:
 
 
 def _dot_avx2(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Products of what changes: others LLVM would take out of the loop, and leave a sum."""
+    """Build the AVX2 sequence with the bytes of `acc` in place of `b`: LLVM would hoist products of
+    loop invariants out of the loop, and only the final addition would be measured."""
     return x86_bytes.dot(acc, a, bitcast(acc, i8(), 32))
 
 
@@ -124,7 +129,7 @@ def _fma(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
     return math.fma(a, b, acc)
 
 
-#: Each line is measured by its first instruction that the CPU has.
+#: A tuple for each limit: the first of its instructions that the CPU has is measured.
 INSTRUCTIONS = (
     (
         Instruction("vpdpbusd", "avx512vnni", 16, 8, _quads(x86.dot_u8i8, 16)),
@@ -136,25 +141,25 @@ INSTRUCTIONS = (
 )
 
 
-#: The dot product of tiles: multiply-adds of one, two operations each, and chains that registers
-#: leave room for beside two operands.
+#: Limit of AMX's dot product of bf16 tiles: its name; operations of one instruction, two for each
+#: multiply-add; and chains: the eight tile registers but for two operands.
 TILES = "tdpbf16ps"
 _TILE_OPERATIONS = 2 * 16 * 16 * 32
 _TILE_CHAINS = 6
-#: The same of 2 x 2 tiles, with two loads of each side before every four products, and the tiles of
-#: a side that take turns.
+#: The same limit with operands that change: an iteration loads two tiles of each side for four
+#: products. Number of products, and of the distinct tiles of a side, which it cycles through.
 LOADED = "tdpbf16ps, loaded"
 _LOADED_CHAINS, _LOADED_TILES = 4, 16
 
 
 class Machine:
-    """The kernels of the limits, ready on a number of threads.
+    """The compiled kernels of the limits, loaded on a number of threads.
 
-    `calls` has one for each limit, to be timed beside whatever is to be compared with it.
+    `calls`: name of a limit -> a call, to be timed alternately with what is compared with it.
     """
 
     def __init__(self, threads: int, memory_mib: int = MEMORY_MIB) -> None:
-        """Compiles, and fills the memory that is read."""
+        """Compile the kernels, and fill the memory that is read."""
         record = iree.resolve(target("cpu"))
         able = ([x for x in line if record.has_any((x.feature,))] for line in INSTRUCTIONS)
         present = [line[0] for line in able if line]
@@ -173,12 +178,13 @@ class Machine:
             drawn = np.random.default_rng(0).normal(size=2 * _LOADED_TILES * 512)
             halves = drawn.astype(ml_dtypes.bfloat16).view(np.float32)
             self.calls[LOADED] = loaded.prepare(LOADED, loaded.put(halves))
-        # Pages that are all alike could be one page.
+        # All values differ: pages of equal contents could share one page of physical memory.
         words = np.arange(self._memory // 4, dtype=np.int32).reshape(-1, PIECE // 64, 16)
         self.calls[READ] = loaded.prepare(READ, loaded.put(words))
 
     def rate(self, name: str, seconds: float) -> float:
-        """1e9 operations, or bytes, a second of a call that took so long."""
+        """Return the rate of a call of `name` that took `seconds`: 1e9 operations a second, or 1e9
+        bytes a second for READ."""
         done = self._memory
         if name in (TILES, LOADED):
             chains = _TILE_CHAINS if name == TILES else _LOADED_CHAINS
@@ -188,12 +194,12 @@ class Machine:
         return done / seconds / 1e9
 
     def best_rate(self, names: Iterable[str], times: Mapping[str, Time]) -> float | None:
-        """The highest rate of some limits; None where this machine has none of them."""
+        """Return the highest rate of some limits; None if `times` has none of them."""
         found = (self.rate(name, times[name].least) for name in names if name in times)
         return max(found, default=None)
 
     def limits(self, seconds: Mapping[str, float]) -> Limits:
-        """From the least time of each of `calls`."""
+        """Return the limits that follow from the least time of each of `calls`."""
         rates = {name: self.rate(name, time) for name, time in seconds.items()}
         return Limits(
             threads=self.threads,
@@ -207,7 +213,7 @@ class Machine:
         )
 
     def measure(self, seconds: float) -> Limits:
-        """The limits alone, in about so many seconds."""
+        """Measure the limits alone, for about `seconds`: half of it is reads."""
         peaks = {name: call for name, call in self.calls.items() if name != READ}
         found = interleave(peaks, seconds=seconds / 2, rounds=5, most=2000, settle=0)
         found |= interleave({READ: self.calls[READ]}, seconds=seconds / 2, rounds=5, settle=0)
@@ -221,7 +227,7 @@ def _code(present: tuple[Instruction, ...], pieces: int, tiles: bool) -> bytes:
 
 
 def _build(present: tuple[Instruction, ...], pieces: int, tiles: bool) -> None:
-    """One function for each instruction, and @read."""
+    """Add a function for each instruction, those of tiles if `tiles`, and @read."""
     f32 = ir.F32Type.get()
     if tiles:
         kinds = [memref([32], f32), memref([WORKGROUPS, _TILE_CHAINS, 16], f32)]
@@ -239,7 +245,7 @@ def _build(present: tuple[Instruction, ...], pieces: int, tiles: bool) -> None:
 
 
 def _function(name: str, kinds: list[ir.Type], workgroups: int, body: Callable[..., None]) -> None:
-    """A kernel, and a function of the same name that calls it."""
+    """Add a kernel, and a function `name` that dispatches it. `kinds`: argument and result."""
     source, result = (
         shape(*ir.MemRefType(kind).shape, of=ir.MemRefType(kind).element_type) for kind in kinds
     )
@@ -268,7 +274,8 @@ def _chains(instruction: Instruction) -> Callable[[ir.Value, ir.Value], None]:
 
 
 def _tiles(seed: ir.Value, result: ir.Value) -> None:
-    """Every row of a tile is the same 64 bytes; chains begin with different ones."""
+    """Build the kernel of TILES. Tiles are loaded with stride 0, so that all rows of one are the
+    same 64 bytes; chains begin with different bytes."""
     start, bytes_ = pointer(seed), (0, 64, *range(4, 64, 4))
     a, b, *chains = (load_tile(start, at, 0, streamed=False) for at in bytes_[: 2 + _TILE_CHAINS])
     with loop(index(0), index(ITERATIONS // 16), index(1), chains) as (_, sums, op):
@@ -279,7 +286,7 @@ def _tiles(seed: ir.Value, result: ir.Value) -> None:
 
 
 def _loaded_tiles(source: ir.Value, result: ir.Value) -> None:
-    """Pairs of tiles of both sides, one after the other."""
+    """Build the kernel of LOADED: an iteration multiplies the next pair of tiles of each side."""
     start, size = pointer(source), 1024
     zeros = [x86.tile_zero() for _ in range(_LOADED_CHAINS)]
     with loop(index(0), index(ITERATIONS // 16), index(1), zeros) as (at, sums, op):
@@ -316,8 +323,8 @@ def _read(lines: int) -> Callable[[ir.Value, ir.Value], None]:
 
 
 def read_limit(threads: int) -> float:
-    """DRAM read in 1e9 bytes a second, the median of two seconds, by a process of its own: its
-    memory is not ours."""
+    """Return the median rate of DRAM reads in 1e9 bytes a second, measured for a second by another
+    process, so that its memory does not count as this one's."""
     words = ["--threads", str(threads), "--seconds", "2", "--json"]
     run = subprocess.run(
         [sys.executable, __file__, *words], capture_output=True, text=True, check=True
@@ -326,7 +333,7 @@ def read_limit(threads: int) -> float:
 
 
 def show(limits: list[Limits]) -> None:
-    """A row a limit, a column a number of threads."""
+    """Print a table with a row for each limit and a column for each number of threads."""
     print(f"{'machine limits':<28}" + "".join(f"{each.threads:>7} thr" for each in limits))
     rows: dict[str, list[float | None]] = {
         "vpdpbusd, GOP/s": [each.vpdpbusd for each in limits],
@@ -344,7 +351,7 @@ def show(limits: list[Limits]) -> None:
 
 
 def numbers(text: str) -> list[int]:
-    """Numbers that are separated by commas."""
+    """Parse numbers that are separated by commas."""
     return [int(word) for word in text.split(",")]
 
 

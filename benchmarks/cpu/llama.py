@@ -33,9 +33,11 @@ BATCH, MICRO_BATCH = 2048, 512
 
 @dataclass(frozen=True)
 class Run:
-    """Seconds of a prompt of `prompt` tokens and of `generate` steps of `batch` sequences each.
+    """One run of `batch` sequences.
 
-    `peak_memory_bytes`: the largest resident set of the process so far.
+    `prompt_seconds`: time of the prompts, of `prompt` tokens each. `generate_seconds`: time of
+    `generate` steps, each of one token of every sequence. `peak_memory_bytes`: the largest resident
+    set of the process so far.
     """
 
     prompt: int
@@ -52,7 +54,7 @@ class Llama:
     def __init__(
         self, file: Path, threads: int, length: int, sequences: int = 1, *, mmap: bool = True
     ) -> None:
-        """Raises PeerMissing where the package is not there or does not load the file."""
+        """Load the file. Raises PeerMissing if the package is not there or does not load it."""
         folder()
         try:
             api: Any = importlib.import_module("llama_cpp.llama_cpp")
@@ -81,7 +83,7 @@ class Llama:
         self._rng = np.random.default_rng(0)
 
     def run(self, prompt: int, generate: int, batch: int = 1) -> Run:
-        """One run from an empty context. Raises RuntimeError where a token is not decoded."""
+        """Run once from an empty context. Raises RuntimeError if a token is not decoded."""
         api = self._api
         api.llama_memory_clear(api.llama_get_memory(self._context), False)
         tokens = self._tokens(prompt)
@@ -101,7 +103,10 @@ class Llama:
         return tokens
 
     def _decode(self, tokens: Any, positions: Any, sequences: Any, every: bool = False) -> None:
-        """Tokens at positions of sequences; logits of `every` one or of the last."""
+        """Decode tokens, each at a position of a sequence.
+
+        `every`: whether the logits of every token are computed, or only those of the last.
+        """
         api = self._api
         batch = api.llama_batch_init(len(tokens), 0, 1)
         batch.n_tokens = len(tokens)

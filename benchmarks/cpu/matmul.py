@@ -40,11 +40,11 @@ from stock import Stock, measure_stock, show_stock
 
 from mxc.runtime.other_load import OtherLoad
 
-#: The largest root mean square error that a mode may have: f32 sums; bf16 activations, rounded by
-#: 2^-9 at most; 8 bits a block, as the peer's.
+#: Activation mode -> largest relative root mean square error (`relative_error`). f32: that of sums;
+#: bf16: activations are rounded by 2^-9 at most; i8: 8 bits and a scale per block, as in the peer.
 ERRORS = {"f32": 1e-6, "bf16": 2.5e-3, "i8": LARGEST_ERROR}
 
-#: The instructions that may multiply in an activation mode.
+#: Activation mode -> the instructions that may compute its products; the fastest is the limit.
 PEAKS = {
     "i8": ("vpdpbusd", "vpmaddubsw"),
     "bf16": ("tdpbf16ps", "vdpbf16ps", "fma"),
@@ -57,7 +57,7 @@ QUICK_ROWS = (1, 8, 128)
 
 @dataclass
 class Bench:
-    """One run: its options, its peer if any, and the best of each limit so far."""
+    """One run: its options, its peer if any, and `best`, the least time of each limit so far."""
 
     machine: Machine
     library: Ggml | None
@@ -67,7 +67,7 @@ class Bench:
     best: dict[str, float] = field(default_factory=dict)
 
     def measure(self, shape: Shape, rows: list[int]) -> Iterator[Row]:
-        """The rows of one shape. Raises AssertionError where a product is wrong."""
+        """Yield the rows of one shape. Raises AssertionError if a product is wrong."""
         weights = draw_weights(shape)
         chains = {m: shape.copies(m, self.cold_bytes) for m in rows}
         most = max(chains.values())
@@ -108,17 +108,20 @@ class Bench:
                     )
 
     def limits(self) -> Limits:
-        """The best of each limit in this run."""
+        """Return the best of each limit in this run."""
         return self.machine.limits(self.best)
 
     def measure_limits(self) -> None:
-        """All limits at once, alone."""
+        """Measure all limits alternately, without products between them."""
         self._keep(interleave(self.machine.calls, seconds=self.seconds, rounds=5, settle=0))
 
     def _alternate(
         self, calls: Mapping[str, Callable[[], Any]], m: int, copies: int
     ) -> dict[str, Time]:
-        """Times of one product by name; the limits that it may meet are measured between them."""
+        """Time chains of `copies` products of `m` rows, alternately with the limits that apply.
+
+        Returns the time of one product of each of `calls`, and of a call of each limit, by name.
+        """
         names = {name for mode in self.modes for name in limits_of(mode, m)}
         limits = {name: call for name, call in self.machine.calls.items() if name in names}
         times = interleave({**limits, **calls}, seconds=self.seconds)
@@ -141,7 +144,7 @@ class Bench:
 
 
 def limits_of(mode: str, m: int) -> tuple[str, ...]:
-    """The limits of a product of so many rows, of which the highest counts."""
+    """Return the names of the limits of a product of `m` rows, of which the highest counts."""
     return (READ,) if m == 1 else PEAKS[mode]
 
 

@@ -6,8 +6,9 @@
         [-- words for mxc compile]
 
 Both models are random, with mxfp4 experts and 8-bit dense layers. The peer runs like llama-bench,
-mxc with `mxc bench`. They alternate, and the best run of each counts, and the best DRAM read rate
-in between, which bounds generation. The exit status is 1 where a wanted figure is missed.
+mxc with `mxc bench`. They alternate, and the best run of each counts. DRAM reads, which bound
+generation, are measured in between: the median of mxc's generation rates is compared with the bound
+by the median read rate. The exit status is 1 if a wanted figure is missed.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ from serving import serving
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GPT_OSS_20B, GptOssOptions, write_gpt_oss
 from mxc.runtime.other_load import OtherLoad
 
-#: Times the peer's prompt, times its generation, part of the bound, seconds without packing.
+#: Wanted figures: ratio to the peer's rate of reading prompts, ratio to its rate of generation,
+#: share of the bound of generation, and seconds of compilation without packing.
 PROMPT, GENERATION, BOUND, COMPILE_SECONDS = 3.0, 1.0, 0.9, 30.0
 
-#: With the published vocabulary the LM head would be most of two layers.
+#: Tokens of the vocabulary. With the published number, the LM head would dominate two layers.
 VOCABULARY = 32768
 
 
@@ -51,11 +53,11 @@ class Best:
         return max(self.generations)
 
     def to_dict(self) -> dict[str, Any]:
-        """For --json."""
+        """Return the fields for --json."""
         return {**vars(self), "generate": self.generate}
 
     def add(self, tokens: int, prompt: float, generate: float, memory: int) -> None:
-        """One run."""
+        """Add a run with a prompt of `tokens` tokens."""
         self.prompt[tokens] = max(self.prompt.get(tokens, 0.0), prompt)
         self.generations.append(generate)
         self.memory = max(self.memory, memory)
@@ -63,7 +65,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Check:
-    """Something wanted: what was found, and whether that is `least` at least, or at most."""
+    """A wanted figure: `found` must be at least `wanted`, or at most if `at_most`."""
 
     name: str
     found: float
@@ -72,11 +74,11 @@ class Check:
 
     @property
     def passes(self) -> bool:
-        """Whether it is as wanted."""
+        """Whether `found` is as wanted."""
         return self.found <= self.wanted if self.at_most else self.found >= self.wanted
 
     def to_dict(self) -> dict[str, Any]:
-        """For --json."""
+        """Return the fields for --json."""
         return {
             "name": self.name,
             "found": self.found,
@@ -86,10 +88,10 @@ class Check:
 
 
 def checks(mode: str, built: Built, ours: Best, peer: Best | None, dram: float) -> list[Check]:
-    """What is wanted of one artifact; `dram`: 1e9 bytes a second, as usual in this run.
+    """Return the checks of one artifact. `dram`: median rate of DRAM reads, 1e9 bytes a second.
 
-    A generation lasts for some tenths of a second, in which the rate of reading changes: what it
-    has as a rule is compared with what reading has as a rule.
+    A generation lasts for some tenths of a second, in which the rate of DRAM reads changes. So the
+    median rate of generation is compared with the bound by the median rate of reads.
     """
     bound = dram * 1e9 / built.bytes_per_token
     usual = median(ours.generations)
@@ -111,7 +113,8 @@ def checks(mode: str, built: Built, ours: Best, peer: Best | None, dram: float) 
 
 @dataclass(frozen=True)
 class Result:
-    """Result of one run: the artifacts and the best time of each, of the peer, and of reading."""
+    """Result of the script: artifacts by activation mode, and the best rates of each and of the
+    peer. `dram`: median rate of DRAM reads in 1e9 bytes a second."""
 
     built: dict[str, Built]
     ours: dict[str, Best]
@@ -119,7 +122,7 @@ class Result:
     dram: float
 
     def checks(self) -> list[Check]:
-        """What is wanted of all artifacts."""
+        """Return the checks of all artifacts."""
         return [
             check
             for mode, built in self.built.items()
@@ -128,7 +131,10 @@ class Result:
 
 
 def measure(options: argparse.Namespace, place: Path) -> Result:
-    """Make the models, compile ours, take turns. Raises PeerMissing, SystemExit."""
+    """Write the models, compile mxc's, and measure both alternately.
+
+    Raises PeerMissing, and SystemExit if a command of mxc fails.
+    """
     shape = dimensions(options.layers, options.tiny)
     model = None
     if not options.no_peer:
@@ -171,14 +177,14 @@ def measure(options: argparse.Namespace, place: Path) -> Result:
 
 
 def dimensions(layers: int, tiny: bool) -> GptOssOptions:
-    """The published ones but for layers and vocabulary; `tiny`: all of them small."""
+    """Return the published dimensions, but for layers and vocabulary; `tiny`: small dimensions."""
     if tiny:
         return GptOssOptions(num_hidden_layers=layers)
     return replace(GPT_OSS_20B, num_hidden_layers=layers, vocab_size=VOCABULARY)
 
 
 def show(result: Result) -> None:
-    """What was measured, then what was wanted."""
+    """Print what was measured, then the checks."""
     lengths = list(next(iter(result.ours.values())).prompt)
     head = "".join(f"{f'prompt {tokens}':>13}" for tokens in lengths)
     print(f"{'best, tokens/s':<18}{head}{'generation':>13}{'peak MiB':>10}")

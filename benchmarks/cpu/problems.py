@@ -19,17 +19,18 @@ Array = NDArray[Any]
 
 BLOCK = 32
 
-#: Bytes of weights that a rotation reads before it comes back to the first: many times any cache.
+#: Bytes of distinct weights that a rotation reads before it starts again: many times any cache.
 COLD_BYTES = 256 << 20
-#: Where there is so much to compute that weights hardly matter, a rotation is shorter, so that a
-#: repetition fits between two disturbances; but never fits a cache.
+#: With many rows, reading weights hardly matters. Then a rotation has only so many products that
+#: their operations are about SHORT_OPERATIONS, so that a repetition fits between two disturbances;
+#: but its weights still have SHORT_BYTES, which fit in no cache.
 SHORT_BYTES = 64 << 20
 SHORT_OPERATIONS = 6e10
 
-#: Root mean square of the sixteen e2m1 values, each as likely.
+#: Root mean square of the sixteen e2m1 values, all equally likely.
 _E2M1_RMS = math.sqrt(sum(v * v for v in (0, 0.5, 1, 1.5, 2, 3, 4, 6)) / 8)
 
-#: Rows of results that are compared with float64, spread over all.
+#: Columns of a result that are compared with float64, spread evenly over all.
 _CHECKED = 64
 
 
@@ -45,17 +46,18 @@ class Shape:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the weights: 17 for 32 elements."""
+        """Bytes of the weights in mxfp4: 17 for 32 elements."""
         return self.n * self.k // BLOCK * 17
 
     def copies(self, m: int, cold_bytes: int = COLD_BYTES) -> int:
-        """Distinct weights of a rotation at `m` rows: of `cold_bytes`, or fewer, but never one."""
+        """Return the number of distinct weights of a rotation with `m` rows of activations: those
+        of `cold_bytes`, or fewer with many rows, but at least two."""
         sizes = (cold_bytes, min(cold_bytes, SHORT_BYTES))
         cold, short = (size // self.bytes + 1 for size in sizes)
         return max(2, short, min(cold, int(SHORT_OPERATIONS / self.operations(m))))
 
     def operations(self, m: int) -> float:
-        """Multiplications and additions."""
+        """Return the number of multiplications and additions with `m` rows of activations."""
         return 2.0 * m * self.n * self.k
 
 
@@ -64,31 +66,33 @@ ROWS = (1, 8, 32, 128, 512)
 
 
 def parse_shapes(text: str) -> list[Shape]:
-    """Shapes as NxK, separated by commas."""
+    """Parse shapes NxK that are separated by commas."""
     return [Shape(*map(int, word.split("x"))) for word in text.split(",")]
 
 
 @dataclass(frozen=True)
 class Weights:
-    """codes: uint8 [n, k/32, 32], 0 to 15; scales: E8M0 bytes [n, k/32]."""
+    """mxfp4 weights. `codes`: uint8 [n, k/32, 32], 0 to 15. `scales`: E8M0 bytes [n, k/32]."""
 
     codes: Array
     scales: Array
 
     @property
     def packed(self) -> Array:
-        """Two codes a byte, the even one low: uint8 [n, k/32, 16], as OCP checkpoints have it."""
+        """Two codes per byte, the even one in the low bits: uint8 [n, k/32, 16], as in OCP
+        checkpoints."""
         packed: Array = self.codes[..., 0::2] | self.codes[..., 1::2] << 4
         return packed
 
     @property
     def ggml(self) -> Array:
-        """block_mxfp4 of ggml: the scale, then byte j with elements j (low) and j + 16."""
+        """Blocks as ggml's block_mxfp4, uint8 [n, k/32, 17]: the scale, then byte j with elements j
+        (low) and j + 16."""
         halves = self.codes[..., :16] | self.codes[..., 16:] << 4
         return np.concatenate([self.scales[..., None], halves], axis=-1)
 
     def values(self, rows: Array) -> Array:
-        """Rows as float64 [len(rows), k], by ml_dtypes."""
+        """Return the weights of `rows` (indices) as float64 [len(rows), k], by ml_dtypes."""
         elements = self.codes[rows].view(ml_dtypes.float4_e2m1fn).astype(np.float64)
         factors = self.scales[rows].view(ml_dtypes.float8_e8m0fnu).astype(np.float64)
         values: Array = (elements * factors[..., None]).reshape(len(rows), -1)
@@ -96,7 +100,7 @@ class Weights:
 
 
 def draw_weights(shape: Shape, seed: int = 0) -> Weights:
-    """All codes, and scales of three neighbouring powers of two."""
+    """Draw random weights: any codes, and as scales three neighboring powers of two."""
     rng = np.random.default_rng(seed)
     blocks = (shape.n, shape.k // BLOCK)
     middle = round(127 - math.log2(_E2M1_RMS * math.sqrt(shape.k)))
@@ -105,14 +109,15 @@ def draw_weights(shape: Shape, seed: int = 0) -> Weights:
 
 
 def draw_activations(m: int, k: int, seed: int = 1) -> Array:
-    """float32 [m, k], normal."""
+    """Draw normally distributed activations, float32 [m, k]."""
     return np.random.default_rng(seed).standard_normal((m, k), dtype=np.float32)
 
 
 def relative_error(found: Array, x: Array, weights: Weights) -> float:
-    """Root of the mean square error, against that of the float64 product, over some columns.
+    """Return the root mean square error, relative to the root mean square of the float64 product,
+    over some columns.
 
-    found: [m, n]; x: [m, k] before any rounding.
+    `found`: the product [m, n]. `x`: activations [m, k] before any rounding.
     """
     columns = np.unique(np.linspace(0, found.shape[1] - 1, _CHECKED).astype(int))
     wanted = x.astype(np.float64) @ weights.values(columns).T

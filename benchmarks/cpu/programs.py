@@ -34,14 +34,14 @@ Build = Callable[[Parameters], None]
 
 @dataclass(frozen=True)
 class Program:
-    """Compiled code, in memory; it fits any number of threads."""
+    """Compiled code in memory, which runs on any number of threads."""
 
     code: bytes
     compiled: Compiled
 
 
 def compile_build(build: Build, target: str = "cpu") -> Program:
-    """Compile what `build` writes. Raises CompileError, PassError."""
+    """Compile the module to which `build` adds functions. Raises CompileError, PassError."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
@@ -57,7 +57,8 @@ def compile_build(build: Build, target: str = "cpu") -> Program:
 
 
 def laid_out(program: Program, name: str, rows: Array) -> Array:
-    """The bytes of parameter `name`, of which [rows, ..] is given, as the program reads them."""
+    """Return the bytes of parameter `name` as the program reads them: in panels, where its kernel
+    wants them. `rows`: the parameter [rows, ..] in canonical order."""
     data = np.ascontiguousarray(rows).reshape(rows.shape[0], -1).view(np.uint8)
     layout = program.compiled.panels.get(name)
     if layout is None:
@@ -66,11 +67,11 @@ def laid_out(program: Program, name: str, rows: Array) -> Array:
 
 
 class Loaded:
-    """A program with its parameters on a number of worker threads."""
+    """A program, loaded with its parameters on a CPU device with `threads` worker threads."""
 
     def __init__(self, code: bytes, parameters: Mapping[str, Array], threads: int) -> None:
-        """`parameters`: bytes as the program reads them, by name."""
-        refusal()  # asks for tiles, which kernels may use where the compiler found them given
+        """Load the program. `parameters`: bytes as the program reads them (`laid_out`), by name."""
+        refusal()  # asks Linux for AMX tiles, which kernels use if the compiler found them granted
         self.device = open_device("local-task", threads, "benchmark")
         index = rt.ParameterIndex()
         for name, array in parameters.items():
@@ -82,13 +83,13 @@ class Loaded:
         self._context = rt.VmContext(instance, [hal, provider, self._module])
 
     def put(self, array: Array) -> Any:
-        """An argument; its dtype is one that numpy has."""
+        """Put an array on the device, as an argument. Its dtype must be one of numpy's own."""
         return rt.asdevicearray(self.device, array)
 
     def prepare(self, name: str, *arguments: Any) -> Callable[[], Array]:
-        """A call of function `name` with fixed arguments, which does nothing else than that call.
+        """Return a call of function `name` with fixed arguments, which does nothing else.
 
-        The result comes back as it is: reading it is the caller's business.
+        It returns the results as IREE does: `read` makes one an array.
         """
         function = self._module.lookup_function(name)
         if function is None:
@@ -105,16 +106,16 @@ class Loaded:
         return call
 
     def read(self, outputs: Any, index: int = 0) -> Array:
-        """A result of a prepared call as an array of its own."""
+        """Return a result of a prepared call as a new array."""
         view = outputs.get_as_object(index, rt.HalBufferView)
         return np.array(rt.DeviceArray(self.device, view).to_host())
 
 
 def shape(*sizes: int, of: ir.Type) -> ir.Type:
-    """The type of a static tensor."""
+    """Return the type of a static tensor."""
     return ir.RankedTensorType.get(list(sizes), of)
 
 
 def memref(sizes: Sequence[int], of: ir.Type) -> ir.Type:
-    """The type of a static buffer."""
+    """Return the type of a static buffer."""
     return ir.MemRefType.get(list(sizes), of)

@@ -39,15 +39,18 @@ from mxc.passes.kernels.vectors import bitcast, i8, i32, index, load, loop, of, 
 from mxc.runtime.other_load import OtherLoad
 
 KINDS = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
-#: Blocks of a workgroup of the limit, and those that it reads ahead of their use.
+#: Kernel of the limit: blocks of a workgroup, and distance of its prefetches in blocks.
 PIECE, AHEAD = 1024, 64
-#: Blocks that are compared with the reference.
+#: Number of first and of last blocks that are compared with the reference.
 CHECKED = 1 << 14
 
 
 @dataclass(frozen=True)
 class Row:
-    """One conversion: 1e9 bytes of input a second, of the kernel, the limit and stock IREE."""
+    """One conversion: 1e9 bytes of input a second of the kernel, of the limit and of stock IREE.
+
+    `kind`: type of the input. `exact`: whether the result is that of the reference.
+    """
 
     kind: str
     format: str
@@ -69,7 +72,10 @@ class Row:
 def measure(
     kind: str, format: str, recipe: str, threads: int, mib: float, seconds: float, stock: bool
 ) -> Row:
-    """One conversion of so many MiB of `kind`, within about so many seconds."""
+    """Measure one conversion of `mib` MiB of `kind` for about `seconds`.
+
+    `stock`: whether IREE without mxc's passes is measured too.
+    """
     width = np.dtype(KINDS[kind]).itemsize
     blocks = int(mib * (1 << 20)) // (BLOCK * width)
     x = np.random.default_rng(7).normal(size=(blocks, BLOCK)).astype(np.float32)
@@ -97,7 +103,7 @@ def measure(
 
 
 def _is_exact(loaded: Loaded, outputs: Any, x: Array, format: str, recipe: str) -> bool:
-    """Whether the first blocks and the last are those of the reference."""
+    """Whether the first and the last CHECKED blocks are those of the reference."""
     elements, scales = (loaded.read(outputs, number).view(np.uint8) for number in range(2))
     found = True
     for part in (slice(None, CHECKED), slice(-CHECKED, None)):
@@ -108,7 +114,7 @@ def _is_exact(loaded: Loaded, outputs: Any, x: Array, format: str, recipe: str) 
 
 
 def _quantize(kind: str, format: str, recipe: str, blocks: int) -> None:
-    """@quantize: floats -> elements and scales as bytes."""
+    """Add @quantize: floats -> elements and scales as bytes. bf16 is given as i16."""
     given = ir.Type.parse({"bf16": "i16"}.get(kind, kind))
 
     def outside(value: ir.Value) -> ir.Value:
@@ -124,7 +130,7 @@ def _quantize(kind: str, format: str, recipe: str, blocks: int) -> None:
 
 
 def _limit(kind: str, format: str, blocks: int) -> None:
-    """@limit: as many bytes read and written as @quantize does, in the same order."""
+    """Add @limit, which reads and writes as many bytes as @quantize, in the same order."""
     width = np.dtype(KINDS[kind]).itemsize
     out = FORMATS[format].block_bytes
     words = BLOCK * width // 4
@@ -173,7 +179,7 @@ def _stock(kind: str, format: str, recipe: str, blocks: int) -> bytes:
 
 
 def show(rows: list[Row]) -> None:
-    """A row a conversion."""
+    """Print a row for each conversion."""
     print(f"{'':<24}{'thr':>4}{'GB/s':>8}{'limit':>8}{'share':>7}{'stock':>8}")
     for row in rows:
         name = f"{row.kind} -> {row.format} {row.recipe}"
@@ -186,7 +192,7 @@ def show(rows: list[Row]) -> None:
 
 
 def names(text: str) -> list[str]:
-    """Names that are separated by commas."""
+    """Parse names that are separated by commas."""
     return text.split(",")
 
 

@@ -17,21 +17,21 @@ from typing import Any, TypeVar
 #: Names a call that is timed.
 Key = TypeVar("Key")
 
-#: Between two that take turns: the workers of an OpenMP runtime look for more work for some
-#: milliseconds after their last, at the cost of whoever runs next.
+#: Pause before each call: the workers of an OpenMP runtime spin for some milliseconds after their
+#: last work, which would slow down the next call.
 SETTLE_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
 class Time:
-    """Seconds of one piece of work: the least, the median, and over how many repetitions."""
+    """Least and median seconds of a call, over a number of repetitions."""
 
     least: float
     median: float
     repetitions: int
 
     def each_of(self, count: int) -> Time:
-        """The time of one of `count` equal parts."""
+        """Return the time of one of `count` equal parts of the call."""
         return Time(self.least / count, self.median / count, self.repetitions)
 
 
@@ -43,10 +43,11 @@ def interleave(
     most: int = 200,
     settle: float = SETTLE_SECONDS,
 ) -> dict[Key, Time]:
-    """Time each call once a round, after one round that does not count.
+    """Time each call once a round, after one round that does not count. Return times by name.
 
-    Goes on for `seconds`, for at least `rounds` and at most `most` rounds. Each round has its
-    own order: what follows a read of much memory is up to 15 % slower, and no call always does.
+    Goes on for `seconds`, but for at least `rounds` and at most `most` rounds, with a pause of
+    `settle` seconds before each call. Each round has a random order: a call that follows a large
+    read of memory is up to 15 % slower, and this must not always be the same call.
     """
     taken: dict[Key, list[float]] = {name: [] for name in calls}
     collects = gc.isenabled()

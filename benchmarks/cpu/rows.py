@@ -11,14 +11,18 @@ from repetitions import Time
 
 @dataclass(frozen=True)
 class Wanted:
-    """Times the peer's speed; part of a limit: of reading at one row, of the peak else."""
+    """Wanted figures of a product; None: nothing is wanted.
+
+    `peer`: ratio to the peer's speed. `limit`: share of the limit, which is DRAM read for one row
+    and else the peak of the mode's instruction.
+    """
 
     peer: float | None = None
     limit: float | None = None
 
 
 def wanted(mode: str, m: int, *, tiles: bool = False) -> Wanted:
-    """What is wanted of a product of `m` rows; `tiles`: bf16 is multiplied by tiles of AMX."""
+    """Return what is wanted of a product of `m` rows. `tiles`: whether AMX multiplies bf16."""
     if tiles and mode == "bf16" and m >= 32:
         return Wanted(peer=10, limit=0.6) if m >= 128 else Wanted(peer=1.5, limit=0.25)
     if mode == "f32":
@@ -32,10 +36,11 @@ def wanted(mode: str, m: int, *, tiles: bool = False) -> Wanted:
 
 @dataclass(frozen=True)
 class Row:
-    """One product: seconds of ours and of the peer's, and the errors of both.
+    """One product: times of mxc (`ours`) and of the peer, and the relative errors of both.
 
-    `limit`: what this machine can do, 1e9 bytes a second where m is 1, else 1e9 operations; None
-    where the CPU has not the mode's instruction. `tiles`: it is that of tiles.
+    `limit`: what this machine can do, 1e9 bytes a second if m is 1, else 1e9 operations a second;
+    None if the CPU lacks the mode's instruction. `tiles`: whether the machine multiplies bf16 by
+    AMX tiles.
     """
 
     shape: Shape
@@ -69,7 +74,8 @@ class Row:
 
     @property
     def passes(self) -> bool | None:
-        """Whether it is as wanted; None where nothing is, or where it cannot be said."""
+        """Whether the row is as wanted; None if nothing is wanted, or a wanted figure is unknown
+        (no peer, no limit) and no other one is missed."""
         want = wanted(self.mode, self.m, tiles=self.tiles)
         pairs = [(want.peer, self.of_peer), (want.limit, self.of_limit)]
         known = [found >= least for least, found in pairs if least is not None and found]
@@ -104,7 +110,7 @@ HEADER = (
 
 
 def show_row(row: Row) -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     want = wanted(row.mode, row.m, tiles=row.tiles)
     verdict = {True: "pass", False: "FAIL", None: ""}[row.passes]
     print(

@@ -40,7 +40,7 @@ SHORT = 32
 
 @dataclass(frozen=True)
 class Line:
-    """Tokens a second of one setting; None where that side cannot do it."""
+    """Tokens a second of all sequences in one setting; None: not measured."""
 
     threads: int
     length: int
@@ -53,7 +53,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Setting:
-    """Threads, prompt tokens, sequences."""
+    """Number of threads, prompt tokens of a sequence, and number of sequences."""
 
     threads: int
     length: int
@@ -61,13 +61,16 @@ class Setting:
 
 
 def settings(threads: list[int], lengths: list[int], batches: list[int]) -> list[Setting]:
-    """Lengths alone, then batches at a short length."""
+    """Return the settings: each length with one sequence, then each batch with short prompts."""
     found = [Setting(count, length) for count in threads for length in lengths]
     return found + [Setting(count, SHORT, batch) for count in threads for batch in batches]
 
 
 def measure(options: argparse.Namespace, place: Path) -> Iterator[Line]:
-    """Lines as they are measured. Raises PeerMissing, SystemExit."""
+    """Write the models, compile mxc's, and yield lines as they are measured.
+
+    Raises PeerMissing, and SystemExit if a command of mxc fails.
+    """
     shape = dimensions(options.layers, options.tiny)
     model = None
     if not options.no_peer:
@@ -120,7 +123,7 @@ HEADER = (
 
 
 def show(line: Line) -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     cells = ""
     for width, ours, peer in (
         (10, line.prompt, line.peer_prompt),

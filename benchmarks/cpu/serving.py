@@ -21,7 +21,7 @@ class Served:
     def __init__(
         self, model: Path, threads: int, length: int, sequences: int = 1, *, mmap: bool = True
     ) -> None:
-        """Raises PeerMissing with what the process says."""
+        """Start the process. Raises PeerMissing if it ends; it prints why on standard error."""
         words = ["--threads", threads, "--prompt", length, "--generate", 0, "--batch", sequences]
         words += [] if mmap else ["--no-mmap"]
         command = [sys.executable, _SCRIPT, model, "--serve", *words]
@@ -31,7 +31,7 @@ class Served:
         self._answer()
 
     def run(self, prompt: int, generate: int, batch: int = 1) -> dict[str, Any]:
-        """See llama.Run."""
+        """Let the process run the model once, and return the fields of llama.Run."""
         assert self._process.stdin is not None
         print(prompt, generate, batch, file=self._process.stdin, flush=True)
         return self._answer()
@@ -53,7 +53,7 @@ class Served:
 def serving(
     model: Path | None, threads: int, length: int, sequences: int = 1, *, mmap: bool = True
 ) -> Iterator[Served | None]:
-    """The peer with a model, if there is one."""
+    """Yield the peer with a model, and end it with the context; None if there is no model."""
     if model is None:
         yield None
         return

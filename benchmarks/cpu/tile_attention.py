@@ -4,9 +4,9 @@
         [--threads 2] [--seconds 2] [--json]
 
 Queries are the last tokens of a sequence of `--keys` keys in bf16. Both kernels alternate, and the
-minimum time of each counts; so does the difference of their results, of values of variance 1. On a
-machine without AMX, or without permission to use it, the script says so and the exit status is 0.
-It is 1 where a prompt is below its wanted figure.
+minimum time of each counts. The results of both, on values of variance 1, must agree within
+MOST_DIFFERENCE. On a machine without AMX, or without permission to use it, the script says so and
+the exit status is 0. It is 1 if a prompt is below its wanted figure.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.runtime.other_load import OtherLoad
 from mxc.targets.target import target
 
-#: Times the speed of the AVX-512 kernel that tiles should reach from so many tokens on.
+#: Wanted ratio of the speed on tiles to that of the AVX-512 kernel, and the least number of tokens
+#: for which it is wanted.
 WANTED, PROMPT = 3.0, 512
-#: Positions of a page.
+#: Positions (tokens) of a page of keys and values.
 PAGE = 64
-#: The largest difference of results, which are means of values.
+#: Largest allowed difference between the kernels' results, which are weighted means of values.
 MOST_DIFFERENCE = 3e-5
 
 
 @dataclass(frozen=True)
 class Model:
-    """Key/value heads, query heads for each, elements of a head, and the sliding window."""
+    """The attention of a model: `heads` key/value heads, `group` query heads for each, `depth`
+    elements of a head, and the size of the sliding window in tokens (None: full attention)."""
 
     heads: int
     group: int
@@ -61,8 +63,8 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Row:
-    """Attention of some tokens: milliseconds on tiles and on vectors, GFLOP/s of tiles, and of
-    their peak in the same turns."""
+    """Attention of the last `tokens` tokens: milliseconds on tiles (`ms`) and with AVX-512, GFLOP/s
+    on tiles, the peak of tiles in the same repetitions, and the difference of the results."""
 
     model: str
     tokens: int
@@ -75,14 +77,14 @@ class Row:
 
     @property
     def passes(self) -> bool | None:
-        """Whether it is as wanted; None where nothing is."""
+        """Whether the ratio is as wanted; None if none is wanted for so few tokens."""
         if self.tokens < PROMPT:
             return None
         return self.vectors_ms >= WANTED * self.ms
 
 
 def program(cpu: str, models: list[str]) -> Program:
-    """A function for each model."""
+    """Compile a program for the target `cpu` with a function for each model."""
 
     def build(parameters: Parameters) -> None:
         f32, bf16, i32 = ir.F32Type.get(), ir.BF16Type.get(), ir.IntegerType.get_signless(32)
@@ -126,7 +128,7 @@ def program(cpu: str, models: list[str]) -> Program:
 
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:
-    """The rows. Raises AssertionError where the kernels differ."""
+    """Yield the rows. Raises AssertionError if the results of both kernels differ."""
     machine = Machine(options.threads, 64)
     programs = {
         name: Loaded(program(cpu, options.models).code, {}, options.threads)

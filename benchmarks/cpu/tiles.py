@@ -1,14 +1,14 @@
-"""Measure products of bf16 and f32 with mxfp4 weights on AMX tiles, and compare with the peak of
-AMX, with mxc's AVX-512 kernels and with llama.cpp.
+"""Compare products with mxfp4 weights on AMX tiles with their peak, with AVX-512 and llama.cpp.
 
     python benchmarks/cpu/tiles.py [--shapes 4096x4096,..] [--rows 1,8,..] [--modes bf16,f32]
         [--threads 2] [--seconds 2] [--no-peer] [--json]
 
-All alternate, and the minimum time of each counts. "loaded" is the share of products of random
+Activations are bf16 or f32. All candidates alternate, and the minimum time of each counts. "of
+peak" is the share of the peak of tiles that stay the same, "loaded" the share of the peak of random
 tiles from the nearest cache: tiles that change take more power, and the clock falls by a fifth.
 Build llama.cpp without its AMX kernels, which crash on a hidden size of 2880 (docs/benchmarks.md).
 On a machine without AMX, or without permission to use it, the script says so and the exit status is
-0. It is 1 where a row is below its wanted figure.
+0. It is 1 if a row is below its wanted figure.
 """
 
 from __future__ import annotations
@@ -33,17 +33,20 @@ from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.runtime.other_load import OtherLoad
 from mxc.targets.target import target
 
-#: A CPU whose kernels are those of AVX-512 that a machine with AMX has beside tiles.
+#: Target without AMX: its kernels are the AVX-512 ones, which a machine with AMX also runs.
 VECTORS = "cpu:icelake-server"
 
-#: Rows -> the part of the peak of tiles that bf16 should reach, and times llama.cpp's speed.
+#: Number of rows -> wanted share of the peak of tiles for bf16, and ratio to llama.cpp's speed.
 WANTED = {32: (0.25, 0.0), 128: (0.6, 10.0), 512: (0.6, 10.0)}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One product: milliseconds on tiles, on vectors, of the peer; GFLOP/s, of tiles, of their peak
-    in the same turns, and of random tiles from the nearest cache."""
+    """One product: milliseconds on tiles (`ms`), with AVX-512 (`vectors_ms`) and of the peer.
+
+    `gflops`: GFLOP/s on tiles. `peak`, `loaded`: GFLOP/s of tiles that stay the same, and of random
+    tiles from the nearest cache, in the same repetitions. `error`: relative error on tiles.
+    """
 
     shape: str
     m: int
@@ -58,7 +61,7 @@ class Row:
 
     @property
     def passes(self) -> bool | None:
-        """Whether it is as wanted; None where nothing is."""
+        """Whether the row is as wanted; None if nothing is wanted."""
         if self.mode != "bf16" or self.m not in WANTED:
             return None
         share, times = WANTED[self.m]
@@ -67,7 +70,7 @@ class Row:
 
 
 def measure(options: argparse.Namespace, library: Ggml | None) -> Iterator[Row]:
-    """The rows, shape by shape. Raises AssertionError where a product is wrong."""
+    """Yield the rows, shape by shape. Raises AssertionError if a product is wrong."""
     machine = Machine(options.threads, 64)
     for shape in options.shapes:
         weights = draw_weights(shape)

@@ -1,4 +1,4 @@
-"""The cases of the package onnx: a model, inputs, and what its reference implementation makes."""
+"""The cases of the package onnx: a model, inputs, and the reference implementation's outputs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from onnx.backend.test.loader import load_model_tests
 
 from frameworks.case import Arrays, Case, Program
 
-#: Integers of 4 bits are bytes at the boundary.
+#: Integer types of 4 bits; artifacts take and return them as bytes.
 _NIBBLES = (ml_dtypes.int4, ml_dtypes.uint4)
 
 
 def cases() -> Iterator[Case]:
-    """All of them, in the order of the package."""
+    """Yield all cases of operators (kind "node"), in the order of the package."""
     for case in load_model_tests(kind="node"):
         yield Case(case.name, partial(_load, case))
 

@@ -20,16 +20,19 @@ from torch.utils import _pytree as pytree
 from frameworks.case import Case, Program
 
 _TYPES = (torch.float32, torch.bfloat16, torch.uint8, torch.int32, torch.bool)
-#: Samples of each operator and type.
+#: Number of samples of each operator and type.
 _SAMPLES = 2
-#: Bounds of floats by the type of the samples; of others only exact results are right.
+#: Type of the first argument -> rtol and atol of the results; 1e-5 for other types.
 _BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
-#: What they make depends on more than their arguments.
+#: Parts of the names of operators whose results are random or undefined: they are left out.
 _RANDOM = ("bernoulli", "dropout", "empty", "multinomial", "normal_", "rand", "rrelu", "uniform")
 
 
 def _module(op: Any, leaves: Sequence[Any], tree: Any) -> Any:
-    """A module whose arguments are the tensors of one sample; its other arguments are fixed."""
+    """Return a module that calls `op` on one sample, given its tensors; other values are fixed.
+
+    `leaves` and `tree`: the sample's input, args and kwargs, flattened by pytree.
+    """
     fixed = [None if isinstance(each, torch.Tensor) else each for each in leaves]
     places = [place for place, each in enumerate(leaves) if isinstance(each, torch.Tensor)]
 
@@ -46,7 +49,7 @@ def _module(op: Any, leaves: Sequence[Any], tree: Any) -> Any:
 
 
 def cases() -> Iterator[Case]:
-    """Those of all operators, sorted by name."""
+    """Yield a case for each operator whose results depend on its arguments only, by name."""
     for op in sorted(op_db, key=lambda op: op.formatted_name):
         if not any(word in op.name for word in _RANDOM):
             yield Case(op.formatted_name, partial(_load, op))
@@ -75,7 +78,7 @@ def _program(name: str, op: Any, sample: Any) -> Program | None:
         return None
     try:
         program = torch.export.export(module, tensors)
-    except Exception:  # of torch: it exports no such operator
+    except Exception:  # torch.export does not support the operator
         return None
     bound = _BOUNDS.get(tensors[0].dtype, 1e-5) if tensors else 1e-5
     calls = [(list(map(_array, tensors)), list(map(_array, wanted)))]

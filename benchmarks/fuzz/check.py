@@ -1,4 +1,4 @@
-"""Compile programs together, run each on all patterns, and compare with the reference.
+"""Compile programs together, run each on all patterns of operands, and compare with the reference.
 
 All of this happens in a child process, so that a crash or a hang is a finding and does not end the
 fuzzer.
@@ -33,18 +33,24 @@ from mxc.passes.base import run
 from mxc.targets.target import target as target_record
 
 Item = TypeVar("Item")
-#: What is done with programs, by their seeds and the target.
+#: A function of programs, the seeds of their operands and a target. It returns an item for each
+#: program, or an outcome if it has none.
 Work = Callable[[Sequence[Program], Sequence[int], str], Sequence[Item | "Outcome"]]
-#: What becomes of programs, by their seeds and the target.
+#: A function of programs, the seeds of their operands and a target. It returns an outcome for each
+#: program.
 Check = Callable[[Sequence[Program], Sequence[int], str], list["Outcome"]]
 
-#: Seconds that compiling and running may take: for all programs together, and for each.
+#: Time limit of a child process in seconds: a constant part, and a part for each program.
 _SECONDS, _SECONDS_EACH = 240, 20
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a program: "kernel", "fallback" or "refused" are right, others findings.
+    """The outcome of checking a program.
+
+    kind: "kernel", "fallback" and "refused" are right. All others are findings: "wrong" (numbers),
+    "silent" (a contraction without a kernel and without a reason), "unlisted" (one that is missing
+    in the report), and the failures "trace", "rejected", "crash", "death" and "hang".
 
     why: the instructions of a kernel, the reason of a fallback or a refusal, or what was found.
     """
@@ -59,16 +65,17 @@ class Outcome:
 
 
 def check(programs: Sequence[Program], seeds: Sequence[int], target: str = "cpu") -> list[Outcome]:
-    """What becomes of each program; seeds are those of their operands."""
+    """Compile, run and compare each program, and return its outcome. seeds: of the operands."""
     return apart(_checked, programs, seeds, target)
 
 
 def apart(
     work: Work[Item], programs: Sequence[Program], seeds: Sequence[int], target: str
 ) -> list[Item | Outcome]:
-    """What `work` gives for each program, in a child process.
+    """Run `work` in a child process, and return what it gives for each program.
 
-    Where it dies, hangs or fails for all of them, halves say which of them is at fault.
+    If the child dies or hangs, or `work` raises an exception, each half of the programs runs alone,
+    down to the program at fault.
     """
     found = _in_child(work, programs, seeds, target)
     if isinstance(found, list):
@@ -114,7 +121,7 @@ def _child(
     try:
         found: Sequence[Item | Outcome] | Outcome = work(programs, seeds, target)
     except mxc.MxcError as error:
-        # No place says whose it is.
+        # The error does not say which program caused it: `apart` finds out.
         found = refused(error)
     except Exception:
         found = Outcome("trace", traceback.format_exc()[-1500:])
@@ -122,7 +129,7 @@ def _child(
 
 
 def refused(error: mxc.MxcError) -> Outcome:
-    """What a refusal is: a pass says why, and anything else is a finding."""
+    """Return the outcome of an error of mxc: "refused" if a pass says why, else a finding."""
     died = "the compiler died" in str(error)
     ours = type(error).__name__ == "PassError"
     return Outcome("crash" if died else "refused" if ours else "rejected", str(error))
@@ -149,7 +156,8 @@ def _checked(programs: Sequence[Program], seeds: Sequence[int], target: str) -> 
 
 
 def screened(functions: Sequence[Function], target: str) -> dict[int, Outcome]:
-    """Those that our own stages refuse, each function alone: the rest is compiled together."""
+    """Run mxc's own stages on each function alone. Return the outcomes of those that fail, by
+    number; the others are then compiled together."""
     record = target_record(target)
     stages = [stage for stage in pipeline(target).stages if stage.phase is None]
     found: dict[int, Outcome] = {}
@@ -180,7 +188,7 @@ def _compared(
 def difference(
     program: Program, results: Sequence[npt.NDArray[Any]], wanted: Sequence[Bounded]
 ) -> str:
-    """Where results are not those that are wanted; "" where they are."""
+    """Describe where results differ from those that are wanted; "" if they do not."""
     if program.ending == "quantize":
         codes, scales = results
         off = quantized_wrongly(wanted[0], codes, scales)
@@ -202,7 +210,8 @@ def difference(
 
 
 def _reported(report: Report, name: str, program: Program) -> Outcome:
-    """Whether each contraction is in a kernel of ours, or has a reason."""
+    """Return the outcome by the report: whether each contraction of packed operands is in a kernel
+    of mxc, or has a reason why it is not."""
     rows = [row for row in report.matmuls if row.function == name]
     packed = [row for row in rows if not {row.lhs, row.rhs} <= {"f32", "bf16", "f16"}
               or row.fallback]  # fmt: skip

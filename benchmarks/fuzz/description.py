@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-#: Element type, bits per element, scale type and block of each format that a side may have.
+#: Element type, bits per element, scale type and elements per scale of each format of a side.
 FORMATS = {
     "mxfp4": ("f4E2M1FN", 4, "f8E8M0FNU", 32),
     "mxfp6e2m3": ("f6E2M3FN", 6, "f8E8M0FNU", 32),
@@ -24,24 +24,35 @@ FORMATS = {
 }
 FLOATS = ("f32", "bf16", "f16")
 
-#: How elements and scales become floats, how scales reach the elements, and where that happens.
+#: How elements become floats: a cast of the element type, or a table of the values of nibbles:
+#: "lookup": low nibble first, "high": high nibble first, "concat": both nibbles computed apart and
+#: interleaved, "halves": the low nibbles are the first half of k.
 ELEMENTS = ("cast", "lookup", "high", "concat", "halves")
+#: How scales become floats. "shift": the byte is shifted to the exponent of an f32.
 FACTORS = ("scaling_extf", "extf", "exp2", "powf", "fpowi", "shift")
+#: How scales reach the elements. "floordiv": read at k floordiv block, "blocks": k is two loops,
+#: "unit": the same, and scales have an additional dimension of 1. "broadcast", "copy": scales are
+#: first repeated for each element, by linalg.broadcast or by linalg.generic.
 BROADCASTS = ("floordiv", "blocks", "unit", "broadcast", "copy")
-#: In the contraction; by one operation; by one for each step, scales widened before or after they
-#: are broadcast; by arithmetic on whole tensors.
+#: Where a side is dequantized. "inline": in the body of the contraction, "fused": in one operation,
+#: "stepwise": in an operation for each step, "late": the same, but scales are widened after they
+#: are broadcast, "whole": by arithmetic on whole tensors.
 STYLES = ("inline", "fused", "stepwise", "late", "whole")
-#: The type of the product of element and scale, and the type to which it is rounded then.
+#: The type of the product of element and scale, and after ">" the type to which it is rounded.
 KINDS = ("f32", "bf16", "f32>bf16", "f32>f16", "f16")
+#: Order of the dimensions of elements, or of scales: k last, or k first.
 LAYOUTS = ("nk", "kn")
+#: Operations of linalg. "transposed" is a matmul with indexing maps whose weight is [n, k]. "first"
+#: is a matmul whose first operand is the weight.
 CONTRACTIONS = (
     "generic", "matmul", "transposed", "contract", "matvec", "vecmat", "batch_matmul",
     "batch_matvec", "batch_vecmat", "first",
 )  # fmt: skip
-#: Those of a row; those that want a batch.
+#: Contractions of one row, and contractions that need a batch.
 FLAT = ("matvec", "vecmat", "batch_matvec", "batch_vecmat")
 _BATCHED = ("batch_matmul", "batch_matvec", "batch_vecmat")
-#: Those before "splat" are spellings of zero.
+#: Initial values of the sum. Those before "splat" are ways to write zero. "argument" has the shape
+#: of the result, "bias" is [n] and is broadcast.
 ACCUMULATORS = (
     "fill", "dense", "bitcast", "negative", "generic", "splat", "argument", "bias",
 )  # fmt: skip
@@ -51,13 +62,18 @@ EPILOGUES = (
     "gelu_tanh", "gelu_erf", "silu", "relu_maximumf", "relu_maxnumf", "relu_select", "square",
     "clamp",
 )  # fmt: skip
-#: What may come last.
+#: What follows the epilogue: nothing; a conversion; the SiLU as a second result ("twice"); SiLU or
+#: GELU, times a second product ("gate", "geglu"); a dense product ("after"); mxfp8e4m3 blocks.
 ENDINGS = ("", "bf16", "f16", "twice", "gate", "geglu", "after", "quantize")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One operand of the contraction: plain floats, or a format and how it is dequantized."""
+    """One operand of the contraction: plain floats, or a format and how it is dequantized.
+
+    The fields have values of the tuples above. kind: of `KINDS`. layout, scales: the layouts of
+    elements and of scales. constant: whether the program holds the operand as a constant.
+    """
 
     format: str
     elements: str = "cast"
@@ -84,10 +100,11 @@ class Side:
 class Program:
     """A contraction [m, k] x [n, k], what comes before and after it.
 
-    batch: independent products, 0 for none; shared: of one weight. dynamic: m comes with the call.
-    sum: the type of the accumulator. whole: elementwise operations are arithmetic on tensors and
-    not linalg.generic. before: the activations are the product of two dense matrices. swapped:
-    generics add the accumulator to the product, and multiply the weight by the activation.
+    batch: number of independent products, 0 without a batch dimension. shared: whether all of them
+    have the same weight. dynamic: whether m is known only at the call. sum: the type of the
+    accumulator. whole: whether elementwise operations are arithmetic on whole tensors instead of
+    linalg.generic. before: whether the activations are the product of two dense matrices. swapped:
+    whether a linalg.generic computes weight * activation + sum, not sum + activation * weight.
     """
 
     lhs: Side
@@ -113,12 +130,12 @@ class Program:
         return self.ending in ("gate", "geglu")
 
     def json(self) -> str:
-        """The fields that are not the defaults, as JSON that `read` takes."""
+        """Return the fields that differ from their defaults, as JSON that `read` takes."""
         return json.dumps(_record(self))
 
 
 def read(text: str) -> Program:
-    """The program that `Program.json` wrote."""
+    """Return the program that `Program.json` has written."""
     record = json.loads(text)
     for side in ("lhs", "rhs"):
         record[side] = Side(**record[side])
@@ -139,12 +156,12 @@ def _record(value: Any) -> dict[str, Any]:
 
 
 def block_of(program: Program) -> int:
-    """The block of the packed operands, the larger one where they differ."""
+    """Elements per scale of the packed operands; the larger number if they differ."""
     return max(FORMATS[s.format][3] for s in (program.lhs, program.rhs) if s.packed)
 
 
 def fault(program: Program) -> str:
-    """Why a combination of pieces is no program; "" where it is one."""
+    """Return why a combination of pieces is not a valid program; "" if it is one."""
     rules = (
         (_side_fault(program.lhs), "lhs"),
         (_side_fault(program.rhs), "rhs"),
@@ -188,7 +205,8 @@ def fault(program: Program) -> str:
 
 
 def _mixed(program: Program) -> bool:
-    """Whether a loop over blocks of one side would have to be that of other blocks too."""
+    """Whether one pair of loops, over blocks and in a block, would have to serve two sizes of
+    blocks: both sides are inline, and one has the broadcast "blocks"."""
     sides = [side for side in (program.lhs, program.rhs) if side.packed]
     inline = [side for side in sides if side.style == "inline"]
     loops = any(side.broadcast == "blocks" for side in inline)

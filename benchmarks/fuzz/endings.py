@@ -6,14 +6,15 @@ from fuzz.description import Program
 from fuzz.epilogues import Elementwise, gelu_tanh, silu, to_float
 from fuzz.writer import Value, Writer
 
-#: Columns of the dense product that follows.
+#: Columns of the dense product of the ending "after".
 AFTER = 12
 #: Exponent of the largest number of e4m3, and that number (OCP MX 1.0, 5.3.1).
 EMAX, LARGEST = 8, 448.0
 
 
 def ending(w: Writer, program: Program, y: Value, other: Value | None) -> list[Value]:
-    """The results; `other` is the second product of a gate."""
+    """Write the ending of a program, and return its results. y: the result of the epilogue. other:
+    the second product of a gate; None for other endings."""
     each = Elementwise(w, program)
     index = " ".join(each.loops)
     if program.ending in ("bf16", "f16"):
@@ -50,7 +51,7 @@ def _after(w: Writer, program: Program, y: Value, each: Elementwise) -> Value:
 
 
 def _quantize(w: Writer, y: Value, each: Elementwise) -> list[Value]:
-    """Elements and scales of mxfp8e4m3 with the recipe floor, as bytes."""
+    """Quantize y to mxfp8e4m3 by the recipe "floor". Return the bytes of elements and of scales."""
     last = len(y.shape) - 1
     blocks = w.expand(y, last, [y.shape[last] // 32, 32])
     lead = each.loops[:-1]

@@ -11,7 +11,7 @@ _WIDTH = {"f32": 32, "bf16": 16, "f16": 16}
 
 
 def to_float(w: Writer, value: str, source: str, target: str) -> str:
-    """A scalar float as another float type."""
+    """Convert a scalar from the float type `source` to `target`. Between bf16 and f16 by f32."""
     if source == target:
         return value
     narrow = _WIDTH.get(source, 8) > _WIDTH[target]
@@ -22,20 +22,23 @@ def to_float(w: Writer, value: str, source: str, target: str) -> str:
 
 
 class Elementwise:
-    """Operations on [.., m, n], each a linalg.generic, or arithmetic on whole tensors."""
+    """Writes elementwise operations on tensors [.., m, n]: each as a linalg.generic, or as
+    arithmetic on whole tensors if `Program.whole` is set."""
 
     def __init__(self, w: Writer, program: Program) -> None:
         self.w, self.program = w, program
         self.loops = ["m", "n"] if not program.batch else ["z", "m", "n"]
 
     def apply(self, y: Value, body: Callable[..., str], others: list[tuple[Value, str]]) -> Value:
-        """`body` of an element of y, and of others by their loops; f32."""
+        """Write a linalg.generic with an f32 result. `body` gets an element of y, and one of each
+        tensor of `others`: pairs of a tensor and the loops that index it."""
         index = " ".join(self.loops)
         sizes = dict(zip(self.loops, y.shape, strict=True))
         return self.w.generic([(y, index), *others], index, "f32", sizes, body)
 
     def binary(self, op: str, y: Value, other: Value, index: str) -> Value:
-        """y op other, where other may lack loops and may be of another type."""
+        """Write `op` of y and other, which may have another float type. index: the loops of other;
+        it is broadcast along the remaining loops of y."""
         if not self.program.whole:
             return self.apply(
                 y,
@@ -55,7 +58,7 @@ class Elementwise:
         return self.w.value(f"{op} {y.name}, {other.name} : {y.type}", y.shape, "f32")
 
     def with_number(self, op: str, y: Value, number: float) -> Value:
-        """y op number."""
+        """Write `op` of y and a constant."""
         if self.program.whole and -1 not in y.shape:
             splat = self.w.value(f"arith.constant dense<{number!r}> : {y.type}", y.shape, "f32")
             return self.w.value(f"{op} {y.name}, {splat.name} : {y.type}", y.shape, "f32")
@@ -65,7 +68,7 @@ class Elementwise:
 
 
 def finished(w: Writer, program: Program, y: Value) -> Value:
-    """The result of a contraction in f32, with its epilogue."""
+    """Convert the result of a contraction to f32, and write the epilogue of the program."""
     each = Elementwise(w, program)
     if y.element != "f32":
         kind = y.element

@@ -15,7 +15,7 @@ from fuzz.description import FLOATS, Program, Side, fault
 
 _SCALED = {"factor": "scaling_extf", "broadcast": "blocks", "style": "inline"}
 _WHOLE = {"factor": "scaling_extf", "broadcast": "broadcast", "style": "whole"}
-#: jax.lax.scaled_dot: scales are copied to each element, both become bf16, and are multiplied so.
+#: jax.lax.scaled_dot: scales are copied to each element; both become bf16, and are multiplied.
 _DOT = {"broadcast": "copy", "style": "late", "kind": "bf16"}
 #: w.astype(f32).reshape(..) * s.astype(f32)[..., None], each step an operation.
 _PLAIN = {"broadcast": "unit", "style": "stepwise"}
@@ -25,7 +25,7 @@ _LOOKUP = {"elements": "lookup", "factor": "powf", "broadcast": "unit", "style":
 
 @dataclass(frozen=True)
 class Foreign:
-    """A program, whose form it is, and what it is."""
+    """A program: the project that has its form, its name, and its description."""
 
     origin: str
     name: str
@@ -33,7 +33,7 @@ class Foreign:
 
 
 def foreign() -> list[Foreign]:
-    """All of them, in the order of the table."""
+    """Return all programs, project by project, in a fixed order."""
     found = [*_iree(), *_llvm(), *_jax(), *_torch(), *_hand()]
     for each in found:
         assert not fault(each.program), (each.name, fault(each.program))
@@ -43,7 +43,11 @@ def foreign() -> list[Foreign]:
 def _program(
     lhs: str, rhs: str, form: dict[str, Any], *, left: dict[str, Any] | None = None, **more: Any
 ) -> Program:
-    """A product of a usual shape; packed activations have the form of the weights."""
+    """Describe a product, of 5 x 32 x 128 unless `more` has other sizes.
+
+    form: fields of the weights. Packed activations have them too, but for layouts and constants,
+    and for the fields in `left`. more: fields of the program.
+    """
     side = Side(format=lhs)
     if side.packed:
         own = {**form, "layout": "nk", "scales": "nk", "constant": False, **(left or {})}

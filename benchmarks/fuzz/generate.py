@@ -25,19 +25,21 @@ from fuzz.description import (
     fault,
 )
 
-#: Programs of a family: of one shape, with few activations and epilogues among them.
+#: Programs of a family. They have one shape and one format of weights, and draw from two types of
+#: activations and three epilogues.
 FAMILY = 20
+#: Sizes m, n and k / 32 of families. Repeated values are more likely.
 _ROWS = (1, 1, 1, 2, 3, 4, 5, 9)
 _COLUMNS = (16, 16, 16, 32, 7, 12, 20, 33)
 _BLOCKS = (1, 1, 1, 2, 2, 3)
-#: What weights are in: formats as often as they are met.
+#: Formats of weights. The common ones are repeated, so that they are more likely.
 _WEIGHTS = (*FORMATS, "mxfp4", "mxfp4", "mxfp4", "mxfp8e4m3", "nvfp4")
 
 _Item = TypeVar("_Item")
 
 
 def programs(seed: int, first: int, count: int) -> list[Program]:
-    """Programs `first` and those after it, of the endless sequence of a seed."""
+    """Return `count` programs from number `first` on, of the endless sequence of a seed."""
     found: list[Program] = []
     for number in range(first // FAMILY, (first + count - 1) // FAMILY + 1):
         family = _family(random.Random(f"{seed} {number}"))
@@ -61,7 +63,7 @@ def _family(rng: random.Random) -> list[Program]:
 
 
 def _after(rng: random.Random) -> dict[str, Any]:
-    """An epilogue, and what is returned of it."""
+    """Draw an epilogue and an ending, as fields of a program."""
     chain = [rng.choice(EPILOGUES) for _ in range(rng.choice((0, 0, 1, 1, 2, 3)))]
     return {
         "epilogue": tuple(chain),
@@ -71,7 +73,7 @@ def _after(rng: random.Random) -> dict[str, Any]:
 
 
 def _often(rng: random.Random, values: Sequence[_Item], share: float) -> _Item:
-    """The first one in a share of the cases, else any."""
+    """Return the first value with the probability `share`, else a random one."""
     return values[0] if rng.random() < share else rng.choice(values)
 
 
@@ -83,7 +85,7 @@ def _program(
     left = Side(format=lhs)
     right = _side(rng, rhs)
     if left.packed:
-        # Both sides are mostly written in one way.
+        # Mostly, both sides are written in the same way.
         left = dataclasses.replace(right, format=lhs, layout="nk", scales="nk", constant=False)
         if rng.random() < 0.3:
             left = dataclasses.replace(_side(rng, lhs), layout="nk", scales="nk", constant=False)

@@ -25,9 +25,10 @@ _Known = dict[ir.Value, Array]
 
 
 def call(function: ir.Operation, arguments: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-    """The results of a function of tensors, as numpy and ml_dtypes have their element types.
+    """Run a function of tensors, and return its results.
 
-    Raises NotImplementedError at an operation that is not known.
+    Floats are returned in their type of numpy or ml_dtypes, integers as unsigned ones. Raises
+    NotImplementedError at an operation that the interpreter does not know.
     """
     block = function.regions[0].blocks[0]
     known: _Known = {}
@@ -86,7 +87,7 @@ def _constant(op: ir.Operation) -> Array:
 
 
 def _unwritten(kind: ir.RankedTensorType, sizes: Sequence[Array]) -> Array:
-    """A tensor that nothing has written: no number that a program may rely on."""
+    """Return a value for tensor.empty that a right program does not use: NaN, or 0xA5."""
     given = iter(sizes)
     shape = [size if size >= 0 else int(next(given)) for size in kind.shape]
     if isinstance(kind.element_type, ir.FloatType):
@@ -95,7 +96,7 @@ def _unwritten(kind: ir.RankedTensorType, sizes: Sequence[Array]) -> Array:
 
 
 class _Loops:
-    """A linalg operation. The axes of its arrays are loops: those that sum first."""
+    """Evaluates a linalg operation. Its arrays have an axis for each loop, reductions first."""
 
     def __init__(self, op: ir.Operation, known: _Known) -> None:
         self._op, self._outer = op, known
@@ -105,6 +106,7 @@ class _Loops:
         order = sorted(range(len(sizes)), key=lambda loop: not summed[loop])
         self._shape = tuple(sizes[loop] for loop in order)
         self._summed = sum(summed)
+        #: The index of each loop, as an array that extends along the axis of the loop only.
         self._grid: list[Array] = [np.zeros(0)] * len(sizes)
         for axis, loop in enumerate(order):
             along = [1] * len(sizes)
@@ -112,6 +114,7 @@ class _Loops:
             self._grid[loop] = np.arange(sizes[loop]).reshape(along)
 
     def _sizes(self) -> list[int]:
+        """Return the size of each loop, from the shapes of the operands."""
         sizes = [1] * self._maps[-1].n_dims
         for value, affine in zip(self._op.operands, self._maps, strict=True):
             shape = self._outer[value].shape
@@ -121,7 +124,7 @@ class _Loops:
         return sizes
 
     def result(self) -> Array:
-        """What it writes."""
+        """Return the tensor that the operation gives."""
         block = self._op.regions[0].blocks[0]
         *inputs, init = block.arguments
         known: _Known = {
@@ -129,7 +132,8 @@ class _Loops:
         }
         before = self._read(init.arg_number)
         operations = [view.operation for view in block.operations]
-        # What depends on the accumulator is computed step by step, the rest at once.
+        # Operations that depend on the accumulator are computed for one step of the reduction after
+        # the other, all others for all steps at once.
         late: list[ir.Operation] = []
         behind = {init}
         for op in operations[:-1]:
@@ -152,16 +156,18 @@ class _Loops:
         return self._written(total)
 
     def _read(self, number: int) -> Array:
+        """Return what an operand has for each iteration, with the axes of the loops."""
         value = self._outer[self._op.operands[number]]
         if not value.shape:
             return value.reshape([1] * len(self._shape))
         return np.asarray(value[self._places(number)])
 
     def _places(self, number: int) -> tuple[Array, ...]:
+        """Return the index of each dimension of an operand, for each iteration."""
         return tuple(_index(each, self._grid) for each in self._maps[number].results)
 
     def _steps(self, values: Array) -> Array:
-        """With one axis for all loops that sum."""
+        """Join the axes of all reduction loops to one leading axis."""
         shape = self._shape[: self._summed] + values.shape[self._summed :]
         return np.broadcast_to(values, shape).reshape(-1, *values.shape[self._summed :])
 
@@ -180,6 +186,7 @@ class _Loops:
         return known[value] if value in known else self._outer[value]
 
     def _written(self, values: Array) -> Array:
+        """Return the initial tensor with `values` at the places that the operation writes."""
         last = len(self._maps) - 1
         whole = np.array(self._outer[self._op.operands[last]])
         places = self._places(last)
@@ -189,7 +196,7 @@ class _Loops:
 
 
 def _index(expression: ir.AffineExpr, loops: Sequence[Array]) -> Array:
-    """The values of an affine expression over loops."""
+    """Evaluate an affine expression on the index arrays of the loops."""
     expression = expression.maybe_downcast()
     if isinstance(expression, ir.AffineDimExpr):
         return loops[int(expression.position)]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from fuzz.writer import Value, Writer
 
-#: The values of e2m1, by code (OCP MX 1.0, 5.3.3).
+#: The values of the e2m1 codes 0 to 7; codes 8 to 15 have the opposite sign (OCP MX 1.0, 5.3.3).
 _E2M1 = "0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0"
 
 
 def looked_up(w: Writer, elements: str, data: Value) -> Value:
-    """The values of bytes [.., k / 2], float32 [.., k].
+    """Write the decoding of bytes [.., k / 2] of two nibbles each; return an f32 tensor [.., k].
 
-    elements: "lookup", the low nibble first, chosen by its place; "high", the high one first;
-    "concat", both computed apart and joined; "halves", joined so that the low ones come first.
+    elements: "lookup" and "high" are one operation that computes the shift of a nibble from its
+    place in the byte, with the low or the high nibble first. "concat" and "halves" are an operation
+    for the low nibbles and one for the high ones; "concat" interleaves their results, and "halves"
+    puts those of the high nibbles after those of the low ones.
     """
     negative = ", ".join(f"-{each}" for each in _E2M1.split(", "))
     table = w.scalar(f"arith.constant dense<[{_E2M1}, {negative}]> : tensor<16xf32>")

@@ -1,4 +1,4 @@
-"""Writes a description as a module in the style of exporters of JAX and torch, and of people."""
+"""Writes a description as an MLIR module, as exporters of JAX and torch or people write it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fuzz.sides import Operand, Sides
 from fuzz.writer import DYNAMIC, Value, Writer, affine
 
 Constants = Mapping[str, npt.NDArray[np.int8]]
-#: What is a weight of a program, by the names of operands.py.
+#: Operands that are weights, by their names in operands.py.
 WEIGHTS = ("rhs", "rhs_scale", "gate", "gate_scale")
 
 
@@ -30,9 +30,9 @@ class Function:
 def function(
     program: Program, name: str, constants: Constants, *, parameters: bool = False
 ) -> Function:
-    """The function `name` that computes a program.
+    """Write the function `name` that computes a program.
 
-    parameters: weights that are no constants are named parameters and no arguments.
+    parameters: whether weights that are not constants are named parameters instead of arguments.
     """
     writer = Writer(name, constants, WEIGHTS if parameters else ())
     results = _Builder(program, writer, name).results()
@@ -41,10 +41,12 @@ def function(
 
 
 class _Builder:
+    """Writes the body of the function of a program."""
+
     def __init__(self, program: Program, writer: Writer, name: str) -> None:
         self.program, self.w, self.name = program, writer, name
         inline = [s for s in (program.lhs, program.rhs) if s.packed and s.style == "inline"]
-        #: Elements in the inner loop of k, where it is two.
+        #: Elements in the inner loop over k, if there are two: over blocks, and in a block.
         self.block = FORMATS[inline[0].format][3] if inline else block_of(program)
         self.sides = Sides(program, writer, batched=True)
         self.weights = Sides(program, writer, batched=not program.shared)
@@ -52,7 +54,7 @@ class _Builder:
         self.m = DYNAMIC if program.dynamic else program.m
 
     def results(self) -> list[Value]:
-        """Write the body."""
+        """Write the body of the function, and return its results."""
         program = self.program
         left = self._left()
         right = self.weights.side(program.rhs, "rhs", "n", program.n)
@@ -98,6 +100,7 @@ class _Builder:
     # The contraction.
 
     def _contraction(self, left: Operand, right: Operand, suffix: str) -> Value:
+        """Write the contracting operation. suffix: of the name of its accumulator and location."""
         program, w = self.program, self.w
         kind, location = program.sum, f"{self.name}{suffix}"
         flat = program.contraction in FLAT
@@ -129,7 +132,8 @@ class _Builder:
         return w.named(f"linalg.{name}", ins, acc, maps)
 
     def _weight_first(self, x: Value, weight: Value, rows: bool, acc: Value) -> Value:
-        """weight [n, k] times x [k, m], and its accumulator, transposed."""
+        """Write weight [n, k] times x [k, m] with a transposed accumulator, and transpose the
+        result to [m, n]."""
         w = self.w
         left = weight if rows else w.transpose(weight, [1, 0])
         ins = [(v.name, v.type) for v in (left, w.transpose(x, [1, 0]))]
@@ -159,7 +163,7 @@ class _Builder:
         return w.generic(reads, f"{self.outer}m n", program.sum, sizes, body, acc, location)
 
     def _in_blocks(self, operand: Operand) -> Operand:
-        """The operand with two loops for k."""
+        """Return the operand indexed by two loops over k: `o` over blocks, `i` in a block."""
         if operand.blocks:
             return operand
         reads = []
@@ -171,7 +175,7 @@ class _Builder:
                 value = self.w.expand(value, axis, [value.shape[axis] // self.block, self.block])
                 places[axis : axis + 1] = ["o", "i"]
             else:
-                # The blocks of this side are those of the loop: another size is no program here.
+                # A scale k / block is that of block `o`: `fault` refuses blocks of two sizes here.
                 places[axis] = "o"
             reads.append((value, " ".join(places)))
         return Operand(tuple(reads), operand.decode, blocks=True)

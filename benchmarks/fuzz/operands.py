@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 
 def constants(program: Program, seed: int) -> dict[str, npt.NDArray[np.int8]]:
-    """The weights that a program holds as constants."""
+    """Return the weights that a program holds as constants, by name."""
     if not program.rhs.constant:
         return {}
     rng = np.random.default_rng([seed, len(PATTERNS)])
@@ -37,7 +37,7 @@ def constants(program: Program, seed: int) -> dict[str, npt.NDArray[np.int8]]:
 
 
 def operands(program: Program, pattern: Pattern, seed: int) -> dict[str, Array]:
-    """All arguments by their names in mlir.py, those that are constants among them."""
+    """Return all operands, constants included, by their names in mlir.py."""
     rng = np.random.default_rng([seed, PATTERNS.index(pattern)])
     lead = [program.batch] if program.batch else []
     m, n, k = program.m, program.n, program.k
@@ -76,7 +76,7 @@ def _floats(shape: list[int], kind: str, pattern: Pattern, rng: np.random.Genera
 def _side(
     program: Program, side: Side, name: str, rows: int, pattern: Pattern, rng: np.random.Generator
 ) -> dict[str, Array]:
-    """Bytes of elements and scales in the layout of a side."""
+    """Return random elements and scales of a side by name: bytes in its layouts, or f32 scales."""
     element, bits, scale, block = FORMATS[side.format]
     lead = [program.batch] if program.batch and (name == "lhs" or not program.shared) else []
     count = program.k // block
@@ -109,7 +109,7 @@ def _stored(scales: Array) -> Array:
 
 
 def _in_bytes(codes: Array, elements: str) -> Array:
-    """Codes along k in the order in which bytes hold them, the low nibble first."""
+    """Reorder codes along k to the order in which bytes hold them, the low nibble first."""
     if elements == "high":
         return codes.reshape(*codes.shape[:-1], -1, 2)[..., ::-1].reshape(codes.shape)
     if elements == "halves":
@@ -121,7 +121,7 @@ def _scales(scale: str, shape: list[int], pattern: Pattern, rng: np.random.Gener
     if scale == "f32":
         return _floats(shape, "f32", pattern, rng)
     if scale != "f8E8M0FNU":
-        # e4m3: positive ones, and one.
+        # e4m3: positive numbers; only 1 (0x38) for exact sums.
         bytes_ = rng.integers(40, 80, shape, np.uint8)
         if pattern == "exact":
             bytes_[...] = 0x38
@@ -138,12 +138,12 @@ def _scales(scale: str, shape: list[int], pattern: Pattern, rng: np.random.Gener
 
 
 def _packed(codes: Array, bits: int) -> npt.NDArray[np.int8]:
-    """Bytes of codes along the last dimension, the lowest bits first."""
+    """Pack codes of `bits` bits along the last dimension to bytes, the lowest bits first."""
     binary = np.unpackbits(np.ascontiguousarray(codes)[..., None], axis=-1, bitorder="little")
     stream = binary[..., :bits].reshape(*codes.shape[:-1], -1)
     return np.packbits(stream, axis=-1, bitorder="little").view(np.int8)
 
 
 def chosen(given: Mapping[str, Array], names: tuple[str, ...]) -> list[Array]:
-    """The arguments of a function in their order."""
+    """Return the arguments of a function in the order of `names`."""
     return [given[name] for name in names]

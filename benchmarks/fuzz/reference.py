@@ -1,4 +1,4 @@
-"""Computes a description in numpy and ml_dtypes: values with error bounds."""
+"""Computes a described program in numpy and ml_dtypes: values with error bounds."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ _CODES = {
     "f8E5M2": ml_dtypes.float8_e5m2,
     "f8E8M0FNU": ml_dtypes.float8_e8m0fnu,
 }
-#: Scale bytes below it count as zero where units of both sides are in one scale.
+#: Kernels may take blocks with a smaller E8M0 byte for zeros: where sums are integers, the units of
+#: the elements of both sides are part of the scale, which must be a normal f32 (docs/numerics.md).
 _LEAST_SCALE = 13
 
 
 def decoded(codes: Array, element: str) -> Floats:
-    """The numbers that bytes are codes of, one code a byte."""
+    """Decode elements or scales, one code per byte, or f32 scales as they are."""
     if element == "f32":
         return codes.astype(np.float64)
     if element == "i8":
@@ -48,7 +49,7 @@ def decoded(codes: Array, element: str) -> Floats:
 
 
 def unpacked(data: Array, bits: int) -> Array:
-    """Codes of the last dimension of bytes: little-endian, the lowest bits first."""
+    """Unpack the last dimension of bytes to codes of `bits` bits, the lowest bits first."""
     if bits == 8:
         return data.view(np.uint8)
     binary = np.unpackbits(data.view(np.uint8), axis=-1, bitorder="little")
@@ -58,7 +59,7 @@ def unpacked(data: Array, bits: int) -> Array:
 
 
 def _in_order(codes: Array, elements: str) -> Array:
-    """Codes of bytes in the order of k, which are read with the low nibble first."""
+    """Reorder codes, which were unpacked with the low nibble first, to the order of k."""
     if elements == "high":
         return codes.reshape(*codes.shape[:-1], -1, 2)[..., ::-1].reshape(codes.shape)
     if elements == "halves":
@@ -67,7 +68,8 @@ def _in_order(codes: Array, elements: str) -> Array:
 
 
 def dequantized(side: Side, data: Array, scales: Array) -> Bounded:
-    """The values of a packed operand [.., rows, k] as its register has them."""
+    """Return the values of a packed operand [.., rows, k] in the float type that the contraction
+    reads (`Side.register`)."""
     element, bits, scale, block = FORMATS[side.format]
     values = decoded(_in_order(unpacked(data, bits), side.elements), element)
     factors = decoded(scales, scale)
@@ -78,7 +80,7 @@ def dequantized(side: Side, data: Array, scales: Array) -> Bounded:
     whole = scales if scale == "f32" else scales.view(np.uint8)
     factors, codes = (np.repeat(x, block, axis=-1) for x in (factors, whole))
     wide, _, narrow = side.kind.partition(">")
-    # Products of codes have few digits: only the range can change them.
+    # An element times an 8-bit scale has few digits: only the range of the type can change it.
     with np.errstate(over="ignore", invalid="ignore"):
         found = rounded(exact(values * factors), wide)
     error = found.error
@@ -92,13 +94,13 @@ def dequantized(side: Side, data: Array, scales: Array) -> Bounded:
             error = error + size * 2.0**-14
     found = Bounded(found.value, error)
     if side.factor in ("exp2", "powf", "fpowi", "shift"):
-        # The byte 255 is 2^128 there, which is infinite, and NaN as a scale.
+        # Computed so, the byte 255 is 2^128, which is infinite; as an E8M0 scale it is NaN.
         found = either(found, codes == 255)
     return rounded(found, narrow) if narrow else found
 
 
 def computed(program: Program, given: Mapping[str, Array]) -> list[Bounded]:
-    """The results of a program."""
+    """Compute the results of a program from its operands, by their names in mlir.py."""
     left = _left(program, given)
     if program.lhs.packed:
         left = _in_range(program.lhs, left, given["lhs_scale"])
@@ -107,7 +109,7 @@ def computed(program: Program, given: Mapping[str, Array]) -> list[Bounded]:
         added = given.get(f"e{number}")
         after = _finished(y, name, added)
         if number == 0 and name.startswith(("bias", "residual")) and program.sum == "f32":
-            # What is added to a sum may be one of its terms.
+            # A kernel may start the sum with the bias or residual, which rounds otherwise.
             moved = _contracted(program, given, left, "rhs", "", addend=added)
             after = Bounded(after.value, np.maximum(after.error, moved.error))
         y = after
@@ -126,14 +128,15 @@ def computed(program: Program, given: Mapping[str, Array]) -> list[Bounded]:
 
 
 def quantized_wrongly(y: Bounded, codes: Array, scales: Array) -> npt.NDArray[np.bool_]:
-    """Elements of mxfp8e4m3 blocks that recipe floor does not make of y, or of what y may be."""
+    """Return a mask of the elements of mxfp8e4m3 blocks that the recipe "floor" does not give
+    for any values within the error of y."""
     shape = (*y.value.shape[:-1], y.value.shape[-1] // 32, 32)
     y, found = y.reshaped(*shape), decoded(codes, "f8E4M3FN").reshape(shape)
     byte = scales.view(np.uint8).astype(np.int64)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         most, least = ((np.abs(y.value) + s * y.error).max(-1) for s in (1, -1))
         top, bottom = (np.frexp(np.maximum(x, 0))[1] - 1 - EMAX + 127 for x in (most, least))
-        # Below, and where anything is right, blocks say nothing.
+        # Blocks of very small values, and of values with an infinite error, are not checked.
         known = np.isfinite(most) & (least > 2.0**-100)
         settled = (byte <= np.maximum(top, 0)) & (byte >= np.maximum(bottom, 0))
         scale = np.ldexp(1.0, byte - 127)[..., None]
@@ -157,8 +160,8 @@ def _left(program: Program, given: Mapping[str, Array]) -> Bounded:
 
 
 def _in_range(side: Side, values: Bounded, scales: Array) -> Bounded:
-    """Blocks of what stands first beyond 2^107: CPU kernels apply the scale of the other side last,
-    and say so (docs/numerics.md)."""
+    """Return the first operand with an infinite error in blocks with a scale of 2^107 or more. CPU
+    kernels apply the scale of the other side last, and sums may overflow (docs/numerics.md)."""
     _, _, scale, block = FORMATS.get(side.format, ("", 0, "", 1))
     if scale != "f8E8M0FNU":
         return values
@@ -177,6 +180,8 @@ def _contracted(
     suffix: str,
     addend: Array | None = None,
 ) -> Bounded:
+    """Compute the contraction of `left` with the weight `name`. suffix: of its accumulator in
+    `given`. addend: what a kernel may add to the accumulator before the sum."""
     right = dequantized(program.rhs, given[name], given[f"{name}_scale"])
     if program.contraction == "first":
         right = _in_range(program.rhs, right, given[f"{name}_scale"])

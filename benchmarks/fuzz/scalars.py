@@ -32,7 +32,7 @@ _APPROXIMATE: Mapping[str, Callable[..., Array]] = {
 
 
 def computed(op: ir.Operation, inputs: Sequence[Array]) -> Array:
-    """What a scalar operation makes of its inputs. Raises NotImplementedError for another one."""
+    """Evaluate a scalar operation. Raises NotImplementedError for one that is not known."""
     result = op.results[0].type
     found = evaluate(op, inputs)
     if found is None and op.name in _APPROXIMATE:
@@ -46,13 +46,13 @@ def computed(op: ir.Operation, inputs: Sequence[Array]) -> Array:
 
 
 def narrowed(values: Array, kind: ir.Type) -> Array:
-    """Numbers that f32 holds as those of a float type, nearest even, as float64."""
+    """Round values, which f32 holds exactly, to a float type, to nearest even; return float64."""
     with np.errstate(all="ignore"):
         return np.asarray(values.astype(np.float32).astype(FLOATS[str(kind)]).astype(np.float64))
 
 
 def encoded(values: Array, kind: ir.Type) -> Array:
-    """The bits, uint64, of values of a scalar type."""
+    """Return the bits of values of a scalar type, as uint64."""
     if not isinstance(kind, ir.FloatType):
         return values.astype(np.uint64)
     narrow: Array = values.astype(FLOATS[str(kind)])
@@ -60,7 +60,8 @@ def encoded(values: Array, kind: ir.Type) -> Array:
 
 
 def regrouped(values: Array, source: ir.Type, result: ir.Type) -> Array:
-    """The elements of a row-major tensor as those of another width along its last dimension."""
+    """Bitcast a row-major tensor along its last dimension to another element type, whose width may
+    differ."""
     bits, wide = encoded(values, source), bits_of(source)
     narrow = bits_of(result)
     if wide != narrow:

@@ -13,7 +13,8 @@ from fuzz.description import FORMATS, Program, Side, fault
 def smallest(
     program: Program, outcome: Outcome, seed: int, target: str, check: Check
 ) -> tuple[Program, Outcome]:
-    """A program without a piece that could be left out, and what `check` finds of it."""
+    """Simplify a program while `check` finds an outcome of the same kind. Return the last program
+    and its outcome."""
     changed = True
     while changed:
         changed = False
@@ -28,7 +29,7 @@ def smallest(
 
 
 def _simpler(program: Program) -> Iterator[Program]:
-    """Programs with one piece less, those that lose most first."""
+    """Yield programs with a piece left out or replaced by the default, the largest pieces first."""
     if program.epilogue:
         yield dataclasses.replace(program, epilogue=())
         for number in range(len(program.epilogue)):

@@ -14,9 +14,11 @@ from fuzz.writer import Read, Value, Writer
 
 @dataclass(frozen=True)
 class Operand:
-    """What the contraction reads of a side: tensors with the loops that index them.
+    """What the contraction reads of a side.
 
-    decode: from the scalars of these to one of the register's type. blocks: k is two loops.
+    reads: tensors with the loops that index them. decode: writes the operations from a scalar of
+    each tensor to the dequantized one, of type `Side.register`. blocks: whether k is two loops, `o`
+    over blocks and `i` in a block.
     """
 
     reads: tuple[Read, ...]
@@ -25,7 +27,11 @@ class Operand:
 
 
 class Sides:
-    """Writes the operands of a program. `outer`: the loop of a batch, if they have one."""
+    """Writes the operands of a program.
+
+    batched: whether the operands have the batch dimension of the program, if it has one. outer: the
+    loop of the batch as the prefix of an index, or "". lead: the sizes before rows and k.
+    """
 
     def __init__(self, program: Program, writer: Writer, *, batched: bool) -> None:
         self.program, self.w = program, writer
@@ -34,7 +40,10 @@ class Sides:
         self.lead = [program.batch] if batched else []
 
     def side(self, side: Side, name: str, rows: str, count: int) -> Operand:
-        """A packed operand: read in place where its style is "inline", else a tensor of floats."""
+        """Write a packed operand: read in place if its style is "inline", else a tensor of floats.
+
+        rows, count: the loop of its rows, m or n, and their number.
+        """
         element, bits, scale, block = FORMATS[side.format]
         k, w = self.program.k, self.w
         # Loops of the elements and of the scales, outermost first; `rows` is m or n.
@@ -85,7 +94,8 @@ class Sides:
         self, side: Side, elements: Value, scales: Value, rows: str, block: int,
         decode: Callable[..., str],
     ) -> Operand:  # fmt: skip
-        """Elements with a loop for the block number, and one for the place in the block."""
+        """Write the broadcasts other than "floordiv". k of the elements becomes a loop over blocks
+        and one in a block; or scales are repeated for each element, and k remains one loop."""
         w, lead = self.w, len(self.lead)
         axis = lead + (side.layout == "nk")
         count = elements.shape[axis] // block
@@ -99,7 +109,7 @@ class Sides:
             last = len(scales.shape) - 1
             unit = w.expand(scales, last, [scales.shape[last], 1])
             return Operand(((expanded, here), (unit, f"{there} 0")), decode, blocks=True)
-        # A copy for each element, then the shape of the elements.
+        # A scale for each element, in the shape of the elements.
         if side.broadcast == "broadcast":
             if side.scales != side.layout:
                 scales = w.transpose(scales, [*range(lead), lead + 1, lead])
@@ -113,7 +123,7 @@ class Sides:
         return Operand(((elements, both), (flat, both)), decode)
 
     def _tensor(self, side: Side, operand: Operand, rows: str, count: int, block: int) -> Operand:
-        """The dequantized tensor, [rows, k] or [k, rows]."""
+        """Write the dequantized tensor, [rows, k] or [k, rows], by a linalg.generic."""
         index = operand.reads[0][1]
         sizes = {"z": self.program.batch, rows: count}
         sizes |= {"o": self.program.k // block, "i": block} if operand.blocks else {
@@ -131,7 +141,7 @@ class Sides:
         return Operand(((value, f"{self.outer}{order}"),), lambda a: a)
 
     def _whole(self, side: Side, operand: Operand) -> Operand:
-        """The dequantized tensor by arithmetic on tensors."""
+        """Write the dequantized tensor by arithmetic on whole tensors."""
         (elements, index), (scales, _) = operand.reads
         wide, _, narrow = side.kind.partition(">")
 
@@ -152,12 +162,13 @@ class Sides:
         return Operand(((value, index),), lambda a: a)
 
     def _each(self, value: Value, body: Callable[[str], str], kind: str) -> Value:
-        """An operation on each element; none where the type stays."""
+        """Write a conversion of each element to the type `kind`; nothing if it has this type."""
         return value if value.element == kind else self.w.each(value, kind, body)
 
     # Scalars.
 
     def _widened(self, e: str, element: str, kind: str) -> str:
+        """Write the conversion of an element to a float; mxint8 elements are in units of 1 / 64."""
         w = self.w
         if element != "i8":
             return to_float(w, e, element, kind)
@@ -165,6 +176,7 @@ class Sides:
         return w.scalar(f"arith.mulf {value}, {w.constant(0.015625, kind)} : {kind}")
 
     def _factor(self, s: str, side: Side, element: str, kind: str) -> str:
+        """Write the conversion of a scale to a float by `side.factor`."""
         w = self.w
         if element == kind:
             return s
@@ -183,6 +195,7 @@ class Sides:
         return w.scalar(f"math.powf {w.constant(2.0, 'f32')}, {exponent} : f32")
 
     def _product(self, side: Side, e: str, s: str, element: str, scale: str, wide: str) -> str:
+        """Write element times scale in the type `wide`, and its rounding if it is no later step."""
         w = self.w
         if side.factor == "scaling_extf":
             value = w.scalar(f"arith.scaling_extf {e}, {s} : {element}, {scale} to {wide}")

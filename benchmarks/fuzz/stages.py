@@ -1,4 +1,4 @@
-"""Run mxc's stages on programs, without IREE's code generation, and check the results.
+"""Run mxc's stages on programs, without IREE's code generation, and check what they give.
 
 The normalized program is interpreted in numpy and compared with the reference. After the kernel
 stage each product of packed operands must be a call of a kernel of mxc, or carry the reason why it
@@ -29,13 +29,13 @@ from mxc.dialects.dispatches import KERNEL, walk
 from mxc.dialects.kernel_calls import read_reasons, reads_decoded
 from mxc.passes.base import Stage, run
 
-#: Parts of the names of kernels that are of one form: sizes, numbers of epilogues.
+#: Parts of kernel names in which kernels of one form differ: sizes, and numbers of epilogues.
 _SIZES = re.compile(r"[\dD]+(x[\dD]+)+|_\d+$")
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What became of a program in our stages; `kernels`: the forms of those that it calls."""
+    """The outcome of a program in mxc's stages. kernels: the forms of its kernels (`_form`)."""
 
     outcome: Outcome
     kernels: frozenset[str] = frozenset()
@@ -44,7 +44,7 @@ class Checked:
 def check_stages(
     programs: Sequence[Program], seeds: Sequence[int], target: str = "cpu"
 ) -> list[Checked]:
-    """What our stages make of each program; seeds are those of their operands."""
+    """Run mxc's stages on each program, and check the results. seeds: of the operands."""
     found = apart(_checked, programs, seeds, target)
     return [Checked(each) if isinstance(each, Outcome) else each for each in found]
 
@@ -77,8 +77,8 @@ def _check(program: Program, seed: int, stages: Sequence[Stage]) -> Checked:
 
 
 def _wrong(module: ir.Module, made: Function, program: Program, seed: int) -> str:
-    """Where the normalized program computes other numbers than the reference; "" where it does
-    not."""
+    """Describe where the normalized program computes other numbers than the reference; "" if it
+    does not."""
     (main,) = (view.operation for view in module.body.operations)
     for pattern in PATTERNS:
         given = operands(program, pattern, seed)
@@ -90,7 +90,8 @@ def _wrong(module: ir.Module, made: Function, program: Program, seed: int) -> st
 
 
 def _lowered(module: ir.Operation, program: Program) -> Checked:
-    """Whether each product of packed operands is a kernel of ours, or has a reason."""
+    """Check that each product of packed operands is a call of a kernel of mxc, or has a reason why
+    it is not."""
     forms, calls, reasons, silent = set(), [], [], 0
     for view in module.regions[0].blocks[0].operations:
         if view.operation.name == KERNEL:
@@ -118,5 +119,5 @@ def _lowered(module: ir.Operation, program: Program) -> Checked:
 
 
 def _form(executable: ir.Operation) -> str:
-    """The name of a kernel without its sizes: formats, roundings, order of the operands."""
+    """Return the name of a kernel without its sizes: formats, roundings, order of the operands."""
     return _SIZES.sub("N", ir.StringAttr(executable.attributes["sym_name"]).value)

@@ -1,4 +1,4 @@
-"""Writes MLIR as text, one function at a time: typed values, and linalg.generic in one call."""
+"""Writes MLIR as text, a function at a time. A method writes an operation and returns its value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mxc.artifact.manifest import SCOPE
 
-#: A size that comes with the call.
+#: A dynamic size: it is known only at the call.
 DYNAMIC = -1
 
 
@@ -24,25 +24,26 @@ class Value:
 
     @property
     def type(self) -> str:
-        """Its type as MLIR has it."""
+        """The type of the tensor as MLIR writes it."""
         return tensor_type(self.shape, self.element)
 
 
 def tensor_type(shape: Sequence[int], element: str) -> str:
-    """A ranked tensor type."""
+    """Write a ranked tensor type."""
     sizes = "".join("?x" if size < 0 else f"{size}x" for size in shape)
     return f"tensor<{sizes}{element}>"
 
 
-#: A tensor and the loops, or expressions of loops, that index it: "m k/32", "r o 0".
+#: A tensor and what indexes each of its dimensions: a loop, a loop floordiv a number, or a number;
+#: such as "m k/32", "r o 0".
 Read = tuple[Value, str]
 
 
 class Writer:
-    """A function that is written from its first operation to its last.
+    """Writes a function from its first operation to its last.
 
-    sizes: of each loop by its letter. `constants` are arguments whose values the program holds,
-    `parameters` those that are named parameters.
+    constants: values of the arguments that become constants. parameters: names of the arguments
+    that become named parameters. In the methods, `sizes` has the size of each loop by its letter.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Writer:
         self._rows = ""
 
     def text(self, results: Sequence[Value]) -> str:
-        """The function, which returns `results`."""
+        """Return the text of the function, which returns `results`, and of its globals."""
         given = ", ".join(f"{each.name}: {each.type}" for each in self.arguments)
         kinds = ", ".join(each.type for each in results)
         names = ", ".join(each.name for each in results)
@@ -71,7 +72,7 @@ class Writer:
         )
 
     def argument(self, name: str, shape: Sequence[int], element: str) -> Value:
-        """An argument, or the constant or the parameter in its place."""
+        """Add an argument, or the constant or parameter in its place."""
         if name in self._constants:
             digits = self._constants[name].tobytes().hex().upper()
             kind = tensor_type(shape, element)
@@ -92,33 +93,33 @@ class Writer:
         return found
 
     def scalar(self, text: str) -> str:
-        """The name of what an operation gives."""
+        """Write the operation `text`, and return the name of its result."""
         self._count += 1
         self._lines.append(f"%{self._count} = {text}")
         return f"%{self._count}"
 
     def value(self, text: str, shape: Sequence[int], element: str) -> Value:
-        """The tensor that an operation gives."""
+        """Write the operation `text`, and return the tensor that it gives."""
         return Value(self.scalar(text), tuple(shape), element)
 
     def constant(self, number: float, kind: str) -> str:
-        """A scalar constant."""
+        """Write a scalar constant."""
         return self.scalar(f"arith.constant {number!r} : {kind}")
 
     def empty(self, shape: Sequence[int], element: str) -> Value:
-        """tensor.empty."""
+        """Write tensor.empty."""
         rows = self._rows if DYNAMIC in shape else ""
         return self.value(f"tensor.empty({rows}) : {tensor_type(shape, element)}", shape, element)
 
     def fill(self, number: float, shape: Sequence[int], element: str) -> Value:
-        """linalg.fill of tensor.empty."""
+        """Write linalg.fill of tensor.empty."""
         return self.named("linalg.fill", [(self.constant(number, element), element)],
                           self.empty(shape, element))  # fmt: skip
 
     def named(
         self, op: str, inputs: Sequence[tuple[str, str]], out: Value, attributes: str = ""
     ) -> Value:
-        """A named linalg operation; inputs are names and types."""
+        """Write a named linalg operation. inputs: names and types of values."""
         names = ", ".join(name for name, _ in inputs)
         kinds = ", ".join(kind for _, kind in inputs)
         ends = op in ("linalg.transpose", "linalg.broadcast")
@@ -129,19 +130,19 @@ class Writer:
         )  # fmt: skip
 
     def transpose(self, value: Value, order: Sequence[int]) -> Value:
-        """linalg.transpose."""
+        """Write linalg.transpose."""
         out = self.empty([value.shape[axis] for axis in order], value.element)
         return self.named("linalg.transpose", [(value.name, value.type)], out,
                           f"permutation = {list(order)}")  # fmt: skip
 
     def broadcast(self, value: Value, shape: Sequence[int], added: Sequence[int]) -> Value:
-        """linalg.broadcast along the dimensions `added` of the result."""
+        """Write linalg.broadcast along the dimensions `added` of the result."""
         out = self.empty(shape, value.element)
         return self.named("linalg.broadcast", [(value.name, value.type)], out,
                           f"dimensions = {list(added)}")  # fmt: skip
 
     def bitcast(self, value: Value, shape: Sequence[int], element: str) -> Value:
-        """flow.tensor.bitcast."""
+        """Write flow.tensor.bitcast."""
         sizes = f"{{{self._rows}}}" if DYNAMIC in value.shape else ""
         return self.value(
             f"flow.tensor.bitcast {value.name} : {value.type}{sizes} -> "
@@ -149,7 +150,7 @@ class Writer:
         )  # fmt: skip
 
     def expand(self, value: Value, axis: int, sizes: Sequence[int]) -> Value:
-        """tensor.expand_shape of one dimension into several."""
+        """Write tensor.expand_shape of the dimension `axis` into several."""
         shape = [*value.shape[:axis], *sizes, *value.shape[axis + 1 :]]
         given = ", ".join(self._rows if s < 0 else str(s) for s in shape)
         return self.value(
@@ -159,7 +160,7 @@ class Writer:
         )  # fmt: skip
 
     def collapse(self, value: Value, axis: int) -> Value:
-        """tensor.collapse_shape of dimensions `axis` and the next into one."""
+        """Write tensor.collapse_shape of the dimension `axis` and the next into one."""
         size = value.shape[axis] * value.shape[axis + 1]
         if DYNAMIC in value.shape[axis : axis + 2]:
             assert 1 in value.shape[axis : axis + 2]
@@ -171,7 +172,7 @@ class Writer:
         )  # fmt: skip
 
     def concat(self, values: Sequence[Value], axis: int) -> Value:
-        """tensor.concat of values of one shape."""
+        """Write tensor.concat of values of one shape."""
         first = values[0]
         shape = [size * (len(values) if at == axis else 1) for at, size in enumerate(first.shape)]
         names, kinds = (", ".join(each) for each in zip(*((v.name, v.type) for v in values),
@@ -181,7 +182,7 @@ class Writer:
                           first.element)  # fmt: skip
 
     def each(self, value: Value, kind: str, body: Callable[[str], str]) -> Value:
-        """linalg.generic that makes an element of each one."""
+        """Write a linalg.generic that computes an element of type `kind` from each element."""
         loops = "abcd"[: len(value.shape)]
         index, sizes = " ".join(loops), dict(zip(loops, value.shape, strict=True))
         return self.generic([(value, index)], index, kind, sizes, body)
@@ -190,7 +191,12 @@ class Writer:
         self, reads: Sequence[Read], out: str, element: str, sizes: Mapping[str, int],
         body: Callable[..., str], init: Value | None = None, location: str = "",
     ) -> Value:  # fmt: skip
-        """linalg.generic: `body` gets a scalar for each read, and the accumulator if it sums."""
+        """Write a linalg.generic.
+
+        out: the loops that index the result; all other loops of `sizes` are reductions. element:
+        the type of the result. body: gets a scalar for each read, and the accumulator if there is a
+        reduction. init: the initial value; tensor.empty if None. location: a name.
+        """
         given = sizes.keys()
         kinds = ["parallel" if loop in out.split() else "reduction" for loop in given]
         target = init or self.empty([sizes[loop] for loop in out.split()], element)
@@ -218,14 +224,14 @@ class Writer:
 
 
 def affine(loops: Iterable[str], results: str) -> str:
-    """An affine map from loops; "k/32" is a division."""
+    """Write an affine map from loops to `results`, in which "k/32" is k floordiv 32."""
     names = " ".join(loops).split()
     found = [r.replace("/", " floordiv ") for r in results.split()]
     return f"affine_map<({', '.join(names)}) -> ({', '.join(found)})>"
 
 
 def _groups(rank: int, axis: int, count: int) -> str:
-    """The reassociation of `rank` dimensions of which one stands for `count`."""
+    """Write the reassociation of `rank` dimensions of which `axis` stands for `count` others."""
     groups, place = [], 0
     for number in range(rank):
         width = count if number == axis else 1

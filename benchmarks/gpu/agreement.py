@@ -34,13 +34,17 @@ import mxc
 from mxc.runtime.simulated import SimulatedModel, load
 from mxc.simulator.watch.sanitizer import Sanitizer
 
-#: Cases of a program: what is compiled at once.
+#: Cases that are compiled together, as one module.
 _TOGETHER = 12
 
 
 @dataclass(frozen=True)
 class Found:
-    """A case on a pattern: "" where it agrees, else what is wrong; results that were compared."""
+    """The outcome of a case on a pattern of operands.
+
+    wrong: what disagrees; "" if nothing does. compared: number of results. left_open: how many of
+    these may also be infinite or NaN (not `Wanted.settled`).
+    """
 
     case: Case
     pattern: Pattern
@@ -53,7 +57,7 @@ class Programs:
     """Cases that were compiled together, to be run under the sanitizer."""
 
     def __init__(self, chosen: Sequence[Case], folder: Path) -> None:
-        """Compile. Raises what mxc.compile raises."""
+        """Compile the cases `chosen` in `folder`. Raises what mxc.compile raises."""
         (folder / "program.mlir").write_text(program(chosen))
         mxc.compile(folder / "program.mlir", target="gfx950", output=folder / "program.mxc")
         self._seen: list[tuple[str, Sanitizer]] = []
@@ -64,7 +68,7 @@ class Programs:
         return self._seen[-1][1]
 
     def run(self, case: Case, pattern: Pattern) -> Found:
-        """Run and compare."""
+        """Run a case on a pattern, and compare its results with the reference."""
         arguments, wanted = operands(case, pattern)
         self._seen.clear()
         given = self._model.call(case.function, *arguments)
@@ -81,7 +85,7 @@ class Programs:
 def compared(
     case: Case, pattern: Pattern, results: Sequence[npt.NDArray[Any]], wanted: Wanted
 ) -> Found:
-    """Whether results are those that were wanted, within the error that they may have."""
+    """Compare the results of a case with those that are wanted, within their error."""
     if case.epilogue == "quantize":
         pairs = zip(results, wanted.results, strict=True)
         off = sum(int((r.view(np.uint8).reshape(w.shape) != w).sum()) for r, w in pairs)
@@ -117,7 +121,7 @@ def check(chosen: Sequence[Case]) -> list[Found]:
 
 
 def run(chosen: Sequence[Case], jobs: int, bar: Progress) -> Iterator[list[Found]]:
-    """What was found, some cases at a time."""
+    """Check cases in `jobs` processes. Yield the outcomes of each module of cases, in order."""
     task = bar.add_task("", total=len(chosen))
     parts = [chosen[at : at + _TOGETHER] for at in range(0, len(chosen), _TOGETHER)]
     with ProcessPoolExecutor(jobs) as pool:
@@ -127,7 +131,7 @@ def run(chosen: Sequence[Case], jobs: int, bar: Progress) -> Iterator[list[Found
 
 
 def show(every: Sequence[Found]) -> None:
-    """How many agree, by way through the kernels and pattern."""
+    """Print how many agree, by schedule, type of the elements in registers, and pattern."""
     ways = sorted({(each.case.schedule, each.case.register or "as they are") for each in every})
     print(f"\n{'schedule, in registers':<32}" + "".join(f"{name:>14}" for name in PATTERNS))
     for schedule, register in ways:

@@ -1,8 +1,8 @@
 """Cases for mxc's gfx950 kernels: format pairs, blocks, instruction shapes, epilogues, ragged ends.
 
-Shapes are small, because each instruction is simulated, and end within every tile, step, span and
-quad. Schedules are given explicitly, so that every variant of the kernels runs, whatever the time
-model would choose at such sizes.
+Shapes are small, because each instruction is simulated. The last tile, k-step, span and quad of
+each is partial. Schedules are given explicitly, so that every variant of the kernels runs, whatever
+the cost model would choose at such sizes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from mxc.passes.kernels.gpu.schedule import GpuSchedule
 
 ELEMENTS = ("mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2")
 FLOATS = ("bf16", "f16", "f32")
-#: "": the product alone.
+#: What follows a product. A case has one of these, or "": the product alone.
 EPILOGUES = ("bias_silu", "gate", "residual", "rows", "quantize")
 
 _SMALL, _LARGE = TileInstruction(16), TileInstruction(32)
-#: Along K, side by side, with the large instruction, and through shared memory.
+#: By name: waves that share K; waves side by side; the instruction of 32 rows; operands in LDS.
 SCHEDULES = {
     "16 along K": GpuSchedule(instruction=_SMALL, tiles=(1, 2), waves=(1, 1, 4)),
     "16": GpuSchedule(instruction=_SMALL, tiles=(2, 2), waves=(2, 2, 1)),
@@ -30,9 +30,9 @@ SCHEDULES = {
         instruction=_LARGE, tiles=(1, 2), waves=(4, 1, 1), transport="ring", stages=3, k_steps=2
     ),
 }
-#: Those of floats in registers.
+#: Schedules of products whose elements become floats in registers.
 _STREAMS = ("16 along K", "16", "32")
-#: Rows, columns and K of a schedule: tiles, quads, steps, chunks and masks all end within.
+#: Rows, columns and K for each schedule: the last tile, quad, k-step, chunk and mask are partial.
 _SHAPES = {
     "16 along K": (5, 33, 544),
     "16": (40, 70, 160),
@@ -43,11 +43,13 @@ _SHAPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One program, [m, k] by [n, k]: names of formats, or of floats for lhs.
+    """One program: the product of [m, k] by [n, k].
 
-    block: elements a scale, 0 for the format's own. between: the type to which scaled sides are
-    dequantized first. experts: weights that `groups` products choose from by ids; without ids each
-    group has its own.
+    lhs, rhs: names of formats; lhs may also be a float type. schedule: a name in `SCHEDULES`.
+    block: elements per scale, 0 for those of the format. between: the type to which the program
+    dequantizes scaled sides before the product, "" if it does not. groups: number of products, 0
+    for one without a batch dimension. experts: number of weights, from which each group chooses one
+    by its id; 0 if each group has a weight of its own.
     """
 
     lhs: str
@@ -64,7 +66,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Unique, and the function's but for what a symbol cannot hold."""
+        """The unique name of the case."""
         words = [f"{self.lhs} x {self.rhs}", self.schedule, f"{self.m}x{self.n}x{self.k}"]
         words += [f"block {self.block}"] * bool(self.block)
         words += [f"to {self.between}"] * bool(self.between)
@@ -74,17 +76,18 @@ class Case:
 
     @property
     def function(self) -> str:
-        """A symbol."""
+        """The symbol of the function: the name with `_` for all but letters and digits."""
         return "".join(letter if letter.isalnum() else "_" for letter in self.name)
 
     def format(self, name: str) -> BlockFormat | None:
-        """That of a side; None for floats."""
+        """Return the format called `name`, with the block of the case; None for floats."""
         found = FORMATS.get(name)
         return with_block(found, self.block) if found is not None and self.block else found
 
     @property
     def register(self) -> str:
-        """What elements become before they are multiplied; "" where they stay as they are."""
+        """The float type that elements become in registers; "" if they are multiplied as they
+        are."""
         if self.between == "f16" or (self.rhs == "nvfp4" and self.lhs in ("nvfp4", "f16")):
             return "f16"
         sides = [self.format(name) for name in (self.lhs, self.rhs)]
@@ -93,17 +96,18 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """All of them; names are unique."""
+    """Return all cases; their names are unique."""
     found = [*_pairs(), *_weight_only(), *_blocks(), *_rounded(), *_groups()]
     assert len({case.name for case in found}) == len(found)
     return found
 
 
 def at(lhs: str, rhs: str, schedule: str, *, block: int = 0, epilogue: str = "") -> Case:
-    """A product of the shape that its schedule has here."""
+    """Return a product of the shape of its schedule (`_SHAPES`), changed where the block or the
+    epilogue needs it."""
     m, n, k = _SHAPES[schedule]
     if block > 32:
-        # A number of blocks that ends within a step; for the ring a span at least.
+        # A number of blocks that ends within a k-step; for the ring more than 512 elements.
         least = 512 if schedule == "ring" else block
         k = -(-least // block) * block + block
     if epilogue in ("gate", "quantize"):
@@ -116,7 +120,7 @@ def _pairs() -> Iterator[Case]:
         for schedule in SCHEDULES:
             yield at(lhs, rhs, schedule)
         for number, epilogue in enumerate(EPILOGUES):
-            # Over the pairs, all ways for each epilogue.
+            # Over all pairs, each epilogue meets each schedule.
             place = number + ELEMENTS.index(lhs) + ELEMENTS.index(rhs)
             schedule = list(SCHEDULES)[place % len(SCHEDULES)]
             if (schedule, epilogue) == ("ring", "quantize"):

@@ -8,8 +8,8 @@
     exact       values with few bits: all sums are exact in any order
 
 The reference is formats/reference.py, whose values are f32, with numpy's product in float64. For
-scaled instructions the product of exact values is accepted too, where f32 has infinities. The
-section "What is computed" of docs/gpu.md states what is left open.
+scaled instructions the product of exact values is accepted too: it is finite where an f32 value is
+infinite. The section "What is computed" of docs/gpu.md states what is left open.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ _TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}
 
 
 def patterns(case: Case) -> tuple[Pattern, ...]:
-    """Those that say something about a case."""
+    """Return the patterns for a case.
+
+    With an epilogue "exact", and "nan" if it quantizes the result. Without an epilogue all others,
+    "specials" only if a side has special values.
+    """
     if case.epilogue == "quantize":
         return ("exact", "nan")
     if case.epilogue:
@@ -48,7 +52,11 @@ def patterns(case: Case) -> tuple[Pattern, ...]:
 
 @dataclass(frozen=True)
 class Side:
-    """The values of a side, float64 [.., rows, k], as the reference has them, and exact ones."""
+    """The arguments of a side, and its values, float64 [.., rows, k].
+
+    values: those of the reference, in f32 or rounded to `Case.register`. exact: element times scale
+    in float64, beyond the range of f32 too.
+    """
 
     arguments: list[Array]
     values: Floats
@@ -56,7 +64,7 @@ class Side:
 
 
 def side(case: Case, which: str, pattern: Pattern, rng: np.random.Generator) -> Side:
-    """Arguments of lhs or rhs, and what they mean."""
+    """Return random arguments for `which` side, "lhs" or "rhs", and their values."""
     name = case.lhs if which == "lhs" else case.rhs
     format = case.format(name)
     given = shapes(case)
@@ -96,7 +104,8 @@ def _codes(
     if pattern == "extremes":
         codes[..., 1, 0, 0] = format.element.max_code
     if pattern == "specials" and not np.isfinite(values).all():
-        # Some rows have one, at the end, or at the beginning, past the end of one that has none.
+        # In the first block of rows 1 and 3, where a read past the end of rows 0 and 2, which have
+        # none, would meet it; and in the last block of row 4.
         odd = np.flatnonzero(~np.isfinite(values))
         for (row, block), code in zip(((1, 0), (3, 0), (4, -1)), rng.choice(odd, 3), strict=True):
             codes[..., row, block, -1] = code
@@ -121,7 +130,7 @@ def _scales(
     if pattern == "nan":
         scales[..., 1, 0] = scales[..., 2, -1] = 255
     if pattern == "extremes":
-        # By halves of the rows; so each meets the other and itself.
+        # A half of the rows has 0 and the other 254: each meets the other and itself.
         half = shape[-2] // 2
         scales[..., :half, :], scales[..., half:, :] = (0, 254) if odd else (254, 0)
         scales[..., 0, :] = rng.choice([0, 1, 2, 9, 253, 254], shape[-1])
@@ -145,9 +154,10 @@ def _floats(shape: list[int], name: str, pattern: Pattern, rng: np.random.Genera
 
 @dataclass(frozen=True)
 class Wanted:
-    """Results as the program gives them, and the error that each may have.
+    """Wanted results as the program gives them, and the error that each number may have.
 
-    `exact`: what the first may also be. `settled`: those that may not be infinite or NaN instead.
+    exact: other numbers that are right for the first result. settled: where an infinity or NaN in
+    place of the number is wrong.
     """
 
     results: list[Array]
@@ -157,14 +167,14 @@ class Wanted:
 
 
 def operands(case: Case, pattern: Pattern, seed: int = 0) -> tuple[list[Array], Wanted]:
-    """The arguments of a case, and what its function is to give."""
+    """Return random arguments for a case, and the wanted results of its function."""
     rng = np.random.default_rng([seed, PATTERNS.index(pattern), case.m, case.n, case.k])
     lhs, rhs = (side(case, which, pattern, rng) for which in ("lhs", "rhs"))
     arguments = [*lhs.arguments, *rhs.arguments]
     right, exact = rhs.values, rhs.exact
     if case.experts:
         ids = rng.integers(0, case.experts, case.groups, np.int32)
-        # An id that is no expert is the last one.
+        # An id beyond the last expert means the last one.
         ids[0], ids[-1] = case.experts - 1, case.experts + 7
         arguments.append(ids)
         chosen = np.minimum(ids, case.experts - 1)
@@ -175,21 +185,21 @@ def operands(case: Case, pattern: Pattern, seed: int = 0) -> tuple[list[Array], 
         y = (lhs.values @ np.swapaxes(right, -1, -2)).astype(np.float32)
         alone = (lhs.exact @ np.swapaxes(exact, -1, -2)).astype(np.float32)
         size = _sizes(lhs.exact) @ np.swapaxes(_sizes(exact), -1, -2)
-    # Beyond, partial sums may be infinite, in an order that no document says.
+    # Beyond f32, partial sums may be infinite: no document states their order.
     settled = size < np.finfo(np.float32).max
     # Sums of subnormal numbers are rounded to multiples of 2^-149.
     error = size * 2.0**-20 + case.k * 2.0**-149
     if case.lhs == "f32":
-        # What the last of the parts does not hold.
+        # Bits of f32 activations that the last of their bf16 parts does not hold.
         error = error + 2.0**-133 * np.swapaxes(np.abs(right), -1, -2).sum(-2, keepdims=True)
     if case.lhs in FLOATS and case.lhs != case.register:
-        # Of the parts of a float some are zero: infinite weights make that NaN.
+        # Some bf16 parts of an activation are zero, which times an infinite weight is NaN.
         settled &= ~np.swapaxes(np.isinf(right).any(-1, keepdims=True), -1, -2)
     other = _other(case, rng)
     if other is not None:
         arguments.append(other)
         y = _finished(case, y, other)
-        # Sums are exact, and what follows is within some units of the last place.
+        # Sums are exact, and the epilogue is within some units in the last place.
         error = np.full(y.shape, np.abs(y).max() * 2.0**-20)
         alone, settled = y, np.ones(y.shape, bool)
     if case.epilogue == "quantize":
@@ -199,7 +209,7 @@ def operands(case: Case, pattern: Pattern, seed: int = 0) -> tuple[list[Array], 
 
 
 def _sizes(values: Floats) -> Floats:
-    """Magnitudes; of what is not finite, which has no rounding, zero."""
+    """Return magnitudes; zero for infinities and NaN, which have no rounding error."""
     return np.abs(np.where(np.isfinite(values), values, 0))
 
 

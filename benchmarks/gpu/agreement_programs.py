@@ -1,6 +1,6 @@
-"""Programs of the cases: a module of functions, each with one product and its epilogue.
+"""Builds the programs of cases: a module of functions, each with one product and its epilogue.
 
-A function takes bytes (float activations as floats) and returns f32, or bytes of blocks.
+A function takes bytes, or float activations, and returns f32, or the bytes of quantized blocks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OUT, RECIPE = "mxfp8e4m3", "even"
 
 
 def program(cases: Sequence[Case]) -> str:
-    """The module, as text."""
+    """Return the text of a module with a function for each case."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
@@ -35,7 +35,7 @@ def program(cases: Sequence[Case]) -> str:
 
 
 def shapes(case: Case) -> dict[str, tuple[list[int], str]]:
-    """The arguments in their order: shape and element type, of bytes "i8"."""
+    """Return shape and element type of each argument by name, in order. Bytes are "i8"."""
     lead = [case.groups] if case.groups else []
     found: dict[str, tuple[list[int], str]] = {}
     for side, name, rows in (("lhs", case.lhs, case.m), ("rhs", case.rhs, case.n)):
@@ -104,7 +104,7 @@ def _side(
 
 
 def _by_tensors(case: Case, *sides: tuple[ir.Value, ir.Value | None]) -> ir.Value:
-    """Sides that have scales become plain tensors first; then a plain product."""
+    """Dequantize the sides that have scales to plain tensors, and multiply these."""
     kind, f32 = ir.Type.parse(case.between), ir.F32Type.get()
     wide = []
     for elements, scales in sides:

@@ -5,8 +5,8 @@
 
 The model runs with LDS at 128 and at 256 bytes per clock, and with memory latencies of 500 to 3000
 clocks; the first column has the report's figure. llvm-mca is used where it is installed (see
-mca.py): "cold" is over the first 20 iterations, "steady" over the next 20. Below it are the places
-where a wave waits longest, a twentieth of the iteration or more, other than for matrix cores.
+mca.py): "cold" is over the first 20 iterations, "steady" over the next 20. The last lines are the
+places where a wave waits for a twentieth of the iteration or more, other than for matrix cores.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from mxc.targets.amd import gpu
 from mxc.targets.compute_unit import ComputeUnit
 from mxc.targets.gpu import Gpu
 
-#: (LDS bytes a clock, clocks of memory) that the model is run with.
+#: (LDS bytes per clock, memory latency in clocks) that the model runs with. First: the report's.
 SETTINGS = ((128, 1000), (128, 500), (128, 2000), (128, 3000), (256, 1000), (256, 2000))
 
 
 def measure(text: str, target: Gpu, command: str | None) -> list[dict[str, Any]]:
-    """A row for each kernel with a loop in one file of assembly."""
+    """Return a row for each kernel with a loop in one file of assembly. command: of llvm-mca."""
     unit = target.unit
     bodies = bodies_of(text)
     rows = []
@@ -82,7 +82,8 @@ def _waits(
     unit: ComputeUnit,
     least: float,
 ) -> list[dict[str, Any]]:
-    """The instructions after which a wave waits `least` clocks or more, the longest first."""
+    """Return the instructions after which a wave waits `least` clocks or more, the longest wait
+    first; not matrix instructions."""
     assert kernel.occupancy is not None
     size = kernel.workgroup_size or unit.wave
     clocks = waits(steps, unit, workgroup_size=size, workgroups=kernel.occupancy.workgroups)
@@ -98,7 +99,7 @@ def _waits(
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
-    """Three lines a kernel, and its longest waits."""
+    """Print four lines for each kernel, and its longest waits."""
     headings = " ".join(f"{lds}/{latency}".rjust(9) for lds, latency in SETTINGS)
     for row in rows:
         census = ", ".join(f"{count} {kind}" for kind, count in row["census"].items())

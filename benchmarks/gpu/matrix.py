@@ -3,12 +3,12 @@
     python benchmarks/gpu/matrix.py [--target gfx950] [--filter REGEX] [--jobs 2] [--json]
                                     [--output FILE [--resume]] [--compare FILE] [--list]
 
-Each case (matrix_cases.py) is one program that mxc compiles in a worker process, and that is judged
-by its report. Nothing runs. The last lines state how many cases meet each bar. `--output` writes
-each row as soon as it is known, as a line of JSON; with `--resume` the rows in the file are not
-measured again. `--compare` with such a file prints the changes since then. The first line states
-which mxc is measured: another working tree than the installed one needs PYTHONPATH. The exit
-status is 1 where a case misses a bar.
+Each case (matrix_cases.py) is one program that mxc compiles in a worker process. Nothing runs. The
+report of the case must meet the bars, which are requirements (matrix_rows.py). The last lines state
+how many cases meet each bar. `--output` writes each row as soon as it is known, as a line of JSON;
+with `--resume` the rows in the file are not measured again. `--compare` with such a file prints the
+changes since then. The first line states which mxc is measured: another working tree than the
+installed one needs PYTHONPATH. The exit status is 1 if a case misses a bar.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from mxc.targets.target import Target, target
 
 _KINDS = {"scaled matrix": "scaled", "matrix": "matrix", "dot product": "dot",
           "multiply-add": "fma", "none": "none"}  # fmt: skip
-#: Characters of a refusal that are kept.
+#: Characters that are kept of the text of a refusal.
 _LONGEST = 240
 _HEADINGS = (
     f"{'target':<8} {'case':<52} {'by':<7} {'kern':>4} {'spill':>5} {'scr':>5} {'vgpr':>4} "
@@ -56,19 +56,19 @@ _HEADINGS = (
 )
 
 
-#: Names of a case and of a target.
+#: The names of a case and of a target.
 Key = tuple[str, str]
 
 
 def every_case() -> list[Case]:
-    """All of them; names are unique."""
+    """Return all cases; their names are unique."""
     found = [*cases(), *spelling_cases()]
     assert len({case.name for case in found}) == len(found)
     return found
 
 
 def measure(case: Case, record: Target) -> Row:
-    """Compile one case. A refusal is a row too."""
+    """Compile one case, and return its row, also if it is refused (`Row.failed`)."""
     start = time.perf_counter()
     try:
         with tempfile.TemporaryDirectory(prefix="mxc-matrix-") as folder:
@@ -95,9 +95,10 @@ def measure(case: Case, record: Target) -> Row:
 
 
 def _disagreements(case: Case, record: Target, compiled: Compiled, file: Path) -> list[str]:
-    """What the report says otherwise than the module; nothing where we cannot decode machine code.
+    """Return the differences of the report from the module; none if the simulator cannot decode the
+    machine code of the target.
 
-    Rows that come with the call choose kernels: the module is called with some numbers of them.
+    A dynamic number of rows decides which kernels run: the module is called with several numbers.
     """
     if record.name not in {each.name for each in PROCESSORS.values()}:
         return []
@@ -114,14 +115,14 @@ def _disagreements(case: Case, record: Target, compiled: Compiled, file: Path) -
 
 
 def _reason(error: Exception) -> str:
-    """One line: of a trace the last one, which says what went wrong."""
+    """Return one line about an error: of a trace the last line, which says what went wrong."""
     text = str(error).strip() or type(error).__name__
     told = text if isinstance(error, MxcError) else text.splitlines()[-1]
     return " ".join(told.split())[:_LONGEST]
 
 
 def line(case: Case, found: Row, record: Target) -> str:
-    """One row of the table."""
+    """Format one row of the table."""
     missed = misses(case, found, record)
     why = "; ".join([found.fallback or found.failed, *found.disagreements[:2]]).strip("; ")
     said = "; ".join(missed) + (f" [{why}]" if missed else "")
@@ -140,7 +141,7 @@ def line(case: Case, found: Row, record: Target) -> str:
 def run(
     chosen: Sequence[tuple[Case, Target]], known: Mapping[Key, Row], jobs: int, bar: Progress
 ) -> Iterator[Row]:
-    """Rows in the order of the cases, as they are done; those of `known` are not measured."""
+    """Yield rows in the order of the cases, as they are done. Those in `known` are not measured."""
     task = bar.add_task("compiling", total=len(chosen))
 
     def found(pair: tuple[Case, Target]) -> Row:
@@ -154,7 +155,7 @@ def run(
 
 
 def show_counts(pairs: Sequence[tuple[Case, Row]], record: Target) -> None:
-    """How many rows of a target meet each bar."""
+    """Print how many rows of a target meet each bar."""
     print(f"\n{record.name}: {len(pairs)} cases")
     for name, met, concerned in counts(pairs, record):
         print(f"  {name:<56} {met:>5} of {concerned:<5}{'' if met == concerned else 'MISSED'}")
@@ -162,7 +163,7 @@ def show_counts(pairs: Sequence[tuple[Case, Row]], record: Target) -> None:
 
 @contextmanager
 def _scratch() -> Iterator[None]:
-    """A folder for temporary files that goes away: a refusal leaves its IR there."""
+    """Put temporary files in a folder that is removed at the end: a refusal leaves its IR there."""
     with tempfile.TemporaryDirectory(prefix="mxc-matrix-") as folder:
         usual, tempfile.tempdir = tempfile.tempdir, folder
         try:
@@ -172,7 +173,7 @@ def _scratch() -> Iterator[None]:
 
 
 def read(file: Path) -> list[Row]:
-    """The rows that `--output` has written."""
+    """Read the rows that `--output` has written."""
     return [read_record(Row, json.loads(line)) for line in file.read_text().splitlines()]
 
 

@@ -13,8 +13,9 @@ from mxc.targets.amd import GFX950
 if TYPE_CHECKING:
     from fuzz.description import Program
 
-#: How the program is written: as builders write it; rank-2 operands with `floordiv` maps; both
-#: sides dequantized to tensors and then multiplied; only the weight dequantized; no contraction.
+#: How the program is written. "canonical": as mxc's builders write it. "floordiv": rank-2 operands,
+#: scales read by `floordiv` maps. "materialised": both sides are dequantized to tensors, which are
+#: multiplied. "dequantized": only the weight is. "quantize", "dequantize": no contraction.
 Form = Literal["canonical", "floordiv", "materialised", "dequantized", "quantize", "dequantize"]
 
 #: Short names of formats, as they stand in the names of cases.
@@ -28,17 +29,17 @@ SHORT = {
     "int8": "mxint8",
 }
 FLOATS = ("bf16", "f16", "f32")
-#: Elements under an f32 scale for so many of them, by their names in cases.
+#: Elements per f32 scale, and the elements that have such scales, by the names of the formats.
 _F32_BLOCK = 128
 _UNDER_F32 = {"fp8s": E4M3, "i8s": INT8, "i4s": INT4}
-#: fp8 under f32 scales for squares of so many rows and elements of each.
+#: The name of fp8 with an f32 scale for each square of 128 rows by 128 elements.
 SQUARES = "fp8sq"
-#: What follows.
+#: What follows the contraction.
 Epilogue = Literal["", "bias_silu", "gelu", "gelu_tanh", "relu", "bf16", "f16", "quantize"]
 
 
 def format_of(name: str) -> BlockFormat:
-    """The format of a side, by its short name."""
+    """Return the format of a side by its short name."""
     if name in _UNDER_F32:
         return BlockFormat(name, _UNDER_F32[name], _F32_BLOCK, F32)
     if name == SQUARES:
@@ -48,13 +49,15 @@ def format_of(name: str) -> BlockFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One program. Names of formats are those of `format_of` or `FLOATS`; m is -1 where dynamic.
+    """One program: activations [m, k] by weights [n, k].
 
-    block: elements a scale, 0 for the format's own. batch: leading dimension of both sides, with
-    `shared` of the activations only. experts, choices: weights are gathered by expert for m tokens
-    that choose so many each. between: element type of what a materialising form writes. source:
-    the type from which the activations are quantized first. epilogue: what follows. spelled: the
-    program in the words of others (matrix_spellings.py), which says all of this and more.
+    m: -1 if dynamic. lhs, rhs: formats of activations and weights, named as in `format_of` or
+    `FLOATS`. block: elements per scale, 0 for those of the format. batch: leading dimension of both
+    sides, or with `shared` of the activations only; 0 for none. experts, choices: number of experts
+    whose weights are gathered, and experts per token of m tokens; 0 for none. between: element type
+    of the tensors that the program dequantizes to. source: the type from which the program
+    quantizes (or rounds) the activations first; "" if it does not. spelled: the program in the
+    form of another project (matrix_spellings.py), from which the other fields are taken.
     """
 
     name: str
@@ -77,24 +80,26 @@ class Case:
 
     @property
     def contracts(self) -> bool:
-        """Whether there is a contraction in it."""
+        """Whether the program has a contraction."""
         return self.form not in ("quantize", "dequantize")
 
     @property
     def weight_only(self) -> bool:
-        """Whether the activations are plain numbers."""
+        """Whether the activations are plain floats."""
         return self.lhs in FLOATS
 
     @property
     def is_dense(self) -> bool:
-        """Whether the weights are plain numbers too."""
+        """Whether the weights are plain floats too."""
         return self.rhs in FLOATS
 
     @property
     def scales_fit(self) -> bool:
-        """Whether scaled instructions compute it: E8M0 scales for 32 elements at least, f32 scales
-        for 128; and what is dequantized first loses nothing (f16 lacks most scales, bf16 the least
-        values of 8 bits)."""
+        """Whether scaled instructions can compute the case.
+
+        They can if E8M0 scales are for 32 elements or more and f32 scales for 128 or more, and if
+        the type `between` loses nothing: f16 lacks most scales, bf16 the least values of 8 bits.
+        """
         sides = (self.lhs, self.rhs)
         few = self.block == 16 or ("fp8s" in sides and 0 < self.block < _F32_BLOCK)
         whole = not few and not {"nvf4", "int8", "i8s", "i4s"} & set(sides)
@@ -103,12 +108,13 @@ class Case:
 
     @property
     def kernels_wanted(self) -> int:
-        """One for a contraction with its epilogue, one more where activations are quantized, for
-        another product, before or after it, and for each operand that is put in order; two more
-        where the program quantizes the result in words of its own.
+        """The largest number of kernels that is accepted.
 
-        Those keep what these words make of a NaN, which is not what our blocks have: scales are one
-        kernel, elements another, and the f32 result goes through memory (docs/gpu-quality.md).
+        One for a contraction with its epilogue. One more if activations are quantized, for each
+        other product before or after it, and for each weight tensor that is reordered. Two more if
+        the program quantizes the result with its own operations. Their result for a NaN differs
+        from that of mxc's blocks, and is kept: scales are one kernel, elements another, and the f32
+        result goes through memory (docs/gpu-quality.md).
         """
         more = self.spelled
         if more is None:
@@ -118,10 +124,11 @@ class Case:
 
     @property
     def unordered(self) -> int:
-        """Tensors of weights that the program has in another order than by rows of the sum.
+        """Number of weight tensors that the program has in another order than [N, K], K last.
 
-        Elements [K, N], or with the even ones in high nibbles or in a half of their own, and scales
-        [K / 32, N]: the program loads them, so that each call puts them in order.
+        These are elements [K, N], elements in another order of nibbles (the first of two in the
+        high nibble, or the first half of a row in the low nibbles), and scales [K / 32, N]. The
+        program loads them as they are, so each call reorders them.
         """
         if self.spelled is None or not self.spelled.rhs.packed:
             return 0
@@ -131,7 +138,7 @@ class Case:
 
     @property
     def result_bytes(self) -> float:
-        """Bytes of an element of the result."""
+        """Bytes of an element of the result, with its part of a scale."""
         ends = self.epilogue or (self.spelled.ending if self.spelled else "")
         if ends == "quantize":
             return (4 if self.lhs == "f4" else 8) / 8 + 1 / 32
@@ -139,14 +146,14 @@ class Case:
 
     @property
     def does_more(self) -> bool:
-        """Whether there is something beside one contraction and its epilogue."""
+        """Whether the program computes more than one contraction and its epilogue."""
         more = self.spelled
         beside = ("twice", "quantize", "gate", "geglu", "after")
         return more is not None and (more.before or more.ending in beside)
 
     @property
     def moves_more(self) -> bool:
-        """Whether it reads or writes more than both operands and one result."""
+        """Whether the program reads or writes more than both operands and one result."""
         more = self.spelled
         return more is not None and (
             self.does_more
@@ -157,8 +164,8 @@ class Case:
 
     @property
     def group_rows(self) -> tuple[int, int]:
-        """Groups and rows of a group, of experts: as models group them for gfx950, or each row
-        by itself."""
+        """Number of groups, each with the rows of one expert, and rows of a group, as models group
+        them for gfx950. A single token has a group of one row for each choice. -1 if dynamic."""
         if self.m < 0:
             return -1, -1
         pairs = self.m * self.choices

@@ -13,7 +13,7 @@ from matrix_case import FLOATS, SQUARES, Case, Epilogue
 
 _ELEMENTS = ("f4", "f6e2m3", "f6e3m2", "e4m3", "e5m2")
 
-#: (M, N, K): where a dimension is 1 to 8, ragged, a multiple of 32 alone, or very large.
+#: (M, N, K). Dimensions are 1 to 8, no multiple of a tile, a multiple of 32 only, or very large.
 _SHAPES = {
     "M1": (1, 4096, 4096), "M2": (2, 4096, 4096), "M4": (4, 4096, 4096), "M8": (8, 4096, 4096),
     "M16": (16, 4096, 4096), "M32": (32, 4096, 4096), "M64": (64, 4096, 4096),
@@ -28,7 +28,7 @@ _SHAPES = {
     "dynamic M K4096": (-1, 4096, 4096), "dynamic M N2880 K2880": (-1, 2880, 2880),
 }  # fmt: skip
 
-#: N, K, experts, choices of the linear layers of models.
+#: Linear layers of models: N, K, experts, and experts per token. The last two are 0 if dense.
 _MODELS: dict[str, dict[str, tuple[int, int, int, int]]] = {
     "gpt-oss-20b": {"experts up": (5760, 2880, 32, 4), "experts down": (2880, 2880, 32, 4),
                     "q": (4096, 2880, 0, 0), "kv": (512, 2880, 0, 0), "o": (2880, 4096, 0, 0)},
@@ -54,7 +54,7 @@ _MODEL_PAIRS = (("f4", "f4"), ("e4m3", "f4"), ("e4m3", "e4m3"), ("bf16", "f4"))
 
 
 def cases() -> list[Case]:
-    """Those in our own words."""
+    """Return the cases whose programs mxc's builders write (matrix_programs.py)."""
     return [
         *_pairs(),
         *_weight_only(),
@@ -80,7 +80,7 @@ def _pairs() -> Iterator[Case]:
     for kind, block in (("f4", 16), ("e4m3", 16), ("f4", 64), ("f4", 128)):
         yield Case(name=f"pair {kind}x{kind} block {block}", group="pair", m=4096, n=4096, k=4096,
                    lhs=kind, rhs=kind, block=block)  # fmt: skip
-    # Those that no scaled instruction takes.
+    # Pairs that no scaled instruction takes.
     for lhs, rhs in product(("nvf4", "f4", "f6e2m3", "e4m3", "int8"), ("nvf4", "int8")):
         for where, m, n, k in (("", 4096, 4096, 4096), (" M16 K2880", 16, 2880, 2880)):
             yield Case(name=f"pair {lhs}x{rhs}{where}", group="pair", m=m, n=n, k=k, lhs=lhs,
@@ -118,7 +118,7 @@ def _shapes() -> Iterator[Case]:
 
 
 def _dynamic() -> Iterator[Case]:
-    """Rows that come with the call."""
+    """Products with a number of rows that is known only at the call."""
     n = k = 2880
     for lhs, rhs in (("e4m3", "f4"), ("f6e2m3", "f6e3m2"), ("bf16", "f4"), ("bf16", "f6e2m3"),
                      ("f32", "e4m3"), ("bf16", "nvf4")):  # fmt: skip
@@ -136,7 +136,8 @@ def _dynamic() -> Iterator[Case]:
 
 
 def _float_scales() -> Iterator[Case]:
-    """Those of checkpoints in fp8, int8 and int4: for 128 elements along K."""
+    """f32 scales, as checkpoints in fp8, int8 and int4 have them: for 128 elements along K, and for
+    64 and 32."""
     pairs = (("bf16", "fp8s"), ("bf16", "i8s"), ("bf16", "i4s"), ("f32", "fp8s"), ("fp8s", "fp8s"),
              ("i8s", "i8s"))  # fmt: skip
     for lhs, rhs in pairs:

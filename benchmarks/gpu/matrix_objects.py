@@ -1,4 +1,4 @@
-"""Checks a report against the compiled module: kernels and dispatches, read from its bytes.
+"""Checks a report against the compiled module: kernels and dispatches, as read from its bytes.
 
 The report is written from the program and from the assembly of its kernels. This module reads the
 compiled module instead: it decodes kernels from machine code, takes registers and memory from the
@@ -29,26 +29,28 @@ from mxc.simulator.host.vm import Machine
 from mxc.simulator.host.vm_module import read_executable, read_module
 from mxc.targets.target import Target
 
-#: Encodings that are no other instruction, and padding, which assembly text has as a directive.
+#: Suffixes that name an encoding, not another instruction; and padding, which assembly text may
+#: have as a directive.
 _SUFFIX = re.compile(r"_(e32|e64|e64_dpp|dpp|sdwa)$")
 _PADDING = ("s_nop", "s_code_end")
-#: What decides: multiplications, conversions of blocks, and what moves bytes. The assembly is what
-#: LLVM makes of a copy of the module, whose operands have their uses in another order: of other
-#: instructions a few more or less.
+#: Instructions whose counts must be equal: multiplications, conversions of blocks, accesses to LDS
+#: and memory, and barriers. The assembly is what LLVM makes of a copy of the module, in which the
+#: uses of values have another order: counts of other instructions may differ, in all by this share.
 _EXACT = re.compile(r"v_(s?mfma|dot|cvt_scale)|ds_|buffer_|global_|flat_|scratch_|s_barrier")
 _SHARE = 0.02
-#: Rows of a call whose program takes any number of them, as many as `few`, `some`, `many` are.
+#: Numbers of rows with which a program with dynamic rows is called: few, some and many, as each has
+#: a kernel of its own.
 ROWS = (1, 64, 4096)
-#: Groups of a call, where these have a number of rows that comes with it.
+#: Groups of a call, if groups and rows of a group are both dynamic.
 _GROUPS = 3
-#: Bytes of a parameter: address space that is never touched.
+#: Bytes of the buffer of a parameter: address space that is never touched.
 _PARAMETER = 1 << 34
 
 
 @dataclass(frozen=True)
 class CodeKernel:
-    """A kernel as a code object has it: bytes of LDS and scratch, registers, spilled registers, and
-    how often each instruction stands in it."""
+    """A kernel of a code object: bytes of LDS and scratch, registers, spilled registers, and how
+    often each instruction occurs in its code."""
 
     lds_bytes: int
     scratch_bytes: int
@@ -59,8 +61,8 @@ class CodeKernel:
 
 @dataclass(frozen=True)
 class Call:
-    """A dispatch of the host program: its kernel, and the bytes of the buffers that it is given,
-    those once that it is given under two names."""
+    """A dispatch of the host program: its kernel, and the bytes of its buffers. Bytes in two of its
+    bindings count once."""
 
     kernel: str
     bytes: int
@@ -70,7 +72,7 @@ class Call:
 class Module:
     """What was found in a module: its kernels, and the dispatches of loading it and of one call.
 
-    A call of known sizes is recorded when the module is loaded.
+    A call with static sizes is recorded as a command buffer when the module is loaded.
     """
 
     kernels: dict[str, CodeKernel] = field(default_factory=dict)
@@ -78,8 +80,10 @@ class Module:
 
 
 def read(file: Path, function: Function, name: str, rows: int = 1) -> Module:
-    """The module of `file`, of which `name` is called once; `rows` for a dynamic size, and where an
-    input has two of them, `_GROUPS` for the first one of each."""
+    """Read the module in `file`, and call `name` once.
+
+    Dynamic sizes are `rows`. If an input has two of them, the first one of each input is `_GROUPS`.
+    """
     found = Module()
     machine = Machine(read_module(file), _Recorder(found).functions())
     grouped = any(
@@ -100,17 +104,17 @@ def _argument(shape: tuple[int, ...], dtype: str) -> View:
 
 
 def _untouched(size: int) -> HalBuffer:
-    """Memory that nobody reads or writes, and that the system never gives."""
+    """Return a buffer that nothing reads or writes, so the system never commits its memory."""
     return HalBuffer(np.empty(max(size, 1), np.uint8), 0, size)
 
 
 def _parameters(*arguments: Any) -> list[HalBuffer]:
-    """A buffer for each range of bytes that is asked for."""
+    """Return a buffer for each parameter that io_parameters.load asks for."""
     return [_untouched(_PARAMETER) for _ in range(len(arguments[8]) // 8)]
 
 
 class _Recorder(HalDevice):
-    """A device that notes what is dispatched."""
+    """A device that records kernels and dispatches in `found`, and computes nothing."""
 
     def __init__(self, found: Module) -> None:
         super().__init__()
@@ -142,6 +146,7 @@ class _Recorder(HalDevice):
         return list(functions)
 
     def _note(self, _commands: Any, names: Sequence[str], function: int, *rest: Any) -> None:
+        """Record a dispatch with the bytes of its buffers."""
         parts: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for _, slot, buffer, offset, length in rest[-1]:
             parts.setdefault((slot, id(buffer)), []).append((offset, offset + length))
@@ -149,7 +154,7 @@ class _Recorder(HalDevice):
 
 
 def _covered(ranges: list[tuple[int, int]]) -> int:
-    """How many places are in any of the ranges."""
+    """Return how many bytes are in at least one of the ranges."""
     total, done = 0, 0
     for first, end in sorted(ranges):
         total += max(0, end - max(first, done))
@@ -158,6 +163,7 @@ def _covered(ranges: list[tuple[int, int]]) -> int:
 
 
 def _kernels(code: bytes) -> dict[str, CodeKernel]:
+    """Return the kernels of a code object by name."""
     stated = read_resources(code)
     known = read_kernels(code)
     entries = sorted(kernel.descriptor.entry for kernel in known.values())
@@ -177,7 +183,7 @@ def _kernels(code: bytes) -> dict[str, CodeKernel]:
 
 
 def _decoded(code: bytes, entry: int, stop: int, base: int) -> Counter[str]:
-    """Instructions from `entry` on, padding left out."""
+    """Count the instructions from `entry` to `stop`, without padding. base: address of `code`."""
     found: Counter[str] = Counter()
     at = entry
     while at < stop:
@@ -194,10 +200,10 @@ def _plain(name: str) -> str:
 def disagreements(
     report: Report, modules: Sequence[Module], target: Target, *, alone: bool, gathers: bool
 ) -> list[str]:
-    """What a report says of a program otherwise than its module, called with different rows.
+    """Return the differences of a report from its module, which was called with different rows.
 
-    alone: all that the program does is one contraction with its epilogue. gathers: kernels read
-    parts of their buffers alone, so that their sizes say nothing of bytes.
+    alone: whether the program is one contraction with its epilogue, and nothing else. gathers:
+    whether kernels read only parts of their buffers, so that bytes cannot be compared.
     """
     kernels = {name: each for module in modules for name, each in module.kernels.items()}
     found = []
@@ -213,6 +219,7 @@ def disagreements(
 
 
 def _kernel(stated: Reported, real: CodeKernel) -> list[str]:
+    """Return the differences of a kernel in the report from the kernel in the code object."""
     counts: Counter[str] = Counter()
     for name, count in stated.instructions.items():
         counts[_plain(name)] += count
@@ -240,7 +247,8 @@ def _kernel(stated: Reported, real: CodeKernel) -> list[str]:
 
 
 def _products(report: Report, kernels: Mapping[str, CodeKernel], target: Target) -> list[str]:
-    """Contractions and the kernels that multiply: each of one is said to be of the other."""
+    """Check that the report has each kernel with a matrix instruction as that of a contraction, and
+    that the kernel of each contraction has the instructions in the report."""
     found = []
     named = {operation.kernel for operation in report.operations}
     products = {matmul.kernel for matmul in report.matmuls}
@@ -268,6 +276,7 @@ def _products(report: Report, kernels: Mapping[str, CodeKernel], target: Target)
 
 
 def _calls(report: Report, module: Module, alone: bool, gathers: bool) -> list[str]:
+    """Return the differences in the number of dispatches and in the bytes that they move."""
     found = []
     count = len(module.calls)
     if count != report.dispatches:
@@ -284,9 +293,11 @@ def _calls(report: Report, module: Module, alone: bool, gathers: bool) -> list[s
 
 
 def _fits(said: int, module: Module) -> bool:
-    """Whether so many bytes are in the buffers, which are padded to whole tiles and words.
+    """Whether the report's bytes, `said`, fit those of the buffers, which are padded to whole tiles
+    and words.
 
-    Where there are several kernels, what lies side by side is one buffer for each of them.
+    With several kernels there is no lower bound: values that lie side by side are one buffer, which
+    counts as a whole for each kernel.
     """
     real = sum(call.bytes for call in module.calls)
     return said <= real * 1.02 + 64 and (len(module.calls) > 1 or said >= real * 0.98 - 64)

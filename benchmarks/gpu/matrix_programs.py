@@ -28,7 +28,7 @@ Side = tuple[ir.Value, ir.Value | None]
 
 
 def program(case: Case) -> bytes:
-    """The program as text. Raises FormatError where we have no builder for the case."""
+    """Return the text of the program. Raises FormatError if there is no builder for the case."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
@@ -41,12 +41,12 @@ def _i8() -> ir.Type:
 
 
 def _scale(name: str) -> ir.Type:
-    """The type of a format's scales in memory: f32, or bytes."""
+    """Return the type of the scales of a format in memory: f32, or i8 for bytes."""
     return ir.F32Type.get() if format_of(name).scale == F32 else _i8()
 
 
 def _size(count: int) -> int:
-    """The size that a type has for `count`: a negative one is dynamic."""
+    """Return the size that MLIR has for `count`: a negative one is dynamic."""
     return ir.ShapedType.get_dynamic_size() if count < 0 else count
 
 
@@ -55,7 +55,7 @@ def _float(name: str) -> ir.Type:
 
 
 def _to(value: ir.Value, kind: ir.Type) -> ir.Value:
-    """A scalar as a wider or narrower float."""
+    """Convert a scalar to a wider or narrower float type."""
     if value.type == kind:
         return value
     widens = ir.FloatType(value.type).width < ir.FloatType(kind).width
@@ -103,8 +103,8 @@ class _Builder:
         func.FuncOp.from_py_func(*kinds, name="main")(main)
 
     def _shape(self, name: str, outer: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Shapes of the bytes of elements [.., N, KO, bytes] and of scales [.., N, KO], fewer where
-        rows share some."""
+        """Return the shapes of elements in bytes, [.., N, KO, bytes], and of scales, [.., N, KO]; N
+        is smaller there if rows share scales. outer: the dimensions before KO."""
         format = format_of(name)
         block = self.case.block or format.block
         *lead, rows, blocks = [*outer, self.case.k // block]
@@ -187,7 +187,7 @@ class _Builder:
             )  # fmt: skip
 
     def _shared(self, left: Side, right: Side) -> ir.Value:
-        """One weight for all of the batch: its maps leave the batch out."""
+        """Multiply by one weight for all of the batch: its maps leave out the batch dimension."""
         d = [ir.AffineDimExpr.get(i) for i in range(5)]
         reads = [
             [d[0], d[1], d[3], d[4]],
@@ -201,7 +201,7 @@ class _Builder:
         return contraction_into(left[0], right[0], left[1], right[1], zero, maps)
 
     def _by_floordiv(self, left: Side, right: Side) -> ir.Value:
-        """Rank-2 operands: one reduction loop, and scales read at k floordiv the block."""
+        """Multiply rank-2 operands: one reduction loop, and scales read at k floordiv the block."""
         flat = [_flat(side[0]) for side in (left, right)]
         m, n, k = (ir.AffineDimExpr.get(i) for i in range(3))
         block = shape_of(left[0])[-1]
@@ -217,13 +217,14 @@ class _Builder:
         return linalg.generic([*flat, left[1], right[1]], [zero], maps, loops)(body)
 
     def _by_tensors(self, left: Side, right: Side) -> ir.Value:
-        """A side that has scales becomes a plain tensor first; then a plain product."""
+        """Dequantize the sides that have scales to plain tensors, and multiply these."""
         kind = _float(self.case.between)
         x, w = (_flat(self._widened(side, kind)) for side in (left, right))
         return _plain(x, w, batch=0)
 
     def _widened(self, side: Side, kind: ir.Type) -> ir.Value:
-        """[.., KO, KB] in a plain type; scales are broadcast where the form does so."""
+        """Dequantize [.., KO, KB] to the type `kind`. In the form "materialised", scales are first
+        broadcast to a tensor."""
         elements, scales = side
         if scales is None:
             return elements
@@ -240,7 +241,7 @@ class _Builder:
 
 
 def _plain(x: ir.Value, w: ir.Value, batch: int) -> ir.Value:
-    """[.., M, K] by [.., N, K], in f32."""
+    """Multiply plain tensors [.., M, K] by [.., N, K] in f32. batch: leading dimensions, 0 or 1."""
     f32, lead = ir.F32Type.get(), "g " * batch
 
     def body(a: ir.Value, b: ir.Value, sum: ir.Value) -> ir.Value:
@@ -254,7 +255,7 @@ def _bytes(value: ir.Value) -> ir.Value:
 
 
 def _blocked(x: ir.Value, block: int) -> ir.Value:
-    """[.., K] as [.., KO, block]."""
+    """Expand [.., K] to [.., KO, block]."""
     *outer, k = shape_of(x)
     shape = [*outer, k // block, block]
     kind = ir.RankedTensorType.get(shape, element_of(x))
@@ -294,7 +295,7 @@ def _gelu_tanh(y: ir.Value) -> ir.Value:
     return arith.mulf(arith.mulf(y, _f32(0.5)), arith.addf(_f32(1.0), math.tanh(inner)))
 
 
-#: Epilogue of one operand: the type that it leaves, and its body.
+#: Epilogues that read nothing but the product: the type of the result, and the body.
 _AFTER = {
     "gelu": ("f32", _gelu),
     "gelu_tanh": ("f32", _gelu_tanh),

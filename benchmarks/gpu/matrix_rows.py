@@ -1,4 +1,7 @@
-"""Rows of the coverage matrix: the figures of a case on a target, its bars, and changes of runs."""
+"""Rows of the coverage matrix, the bars that they must meet, and the changes between two runs.
+
+A row has the figures of a case on a target. A bar is a requirement.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +18,35 @@ from mxc.compiler.report.kernel_time import Time
 from mxc.compiler.report.lowering import best_kind
 from mxc.targets.target import KINDS, Target
 
-#: Instructions fill a matrix from so many rows on.
+#: The least number of rows (M) for which a matrix instruction is required.
 MATRIX_ROWS = 16
-#: Bytes that a decode kernel may read, of the packed minimum.
+#: The most bytes that a kernel for fewer rows than that may move, over the minimum (`_minimum`).
 _MOST_BYTES = 1.05
-#: Bytes of any kernel, of the minimum: below it the report leaves something out.
+#: The fewest bytes that a report may state, over the minimum: with less it leaves something out.
 _FEWEST_BYTES = 0.995
-#: Rows up to which memory decides.
+#: The largest number of rows for which bytes in flight are required, because memory bounds them.
 _MEMORY_ROWS = 256
+#: Bits of the plain float types.
 _WIDE_FLOATS = {"bf16": 16, "f16": 16, "f32": 32}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One case on one target. Of the kernel of the contraction, else of the largest one; where the
-    rows of a call choose a kernel, of that for most of them.
+    """One case on one target.
 
-    kind: how it multiplies, as targets.KINDS has it, or "none"; failed: the refusal, or "";
-    kernels, spills, scratch_bytes, transient_bytes: of the whole program; packed: no weight goes
-    through memory with more bits; copied: weights that are copied in another order; bytes_moved:
-    of `bytes_minimum`, None where dynamic; load_bytes: a lane, of a load in the hot loop;
-    bytes_in_flight: of a unit there, None where there is no loop and all is asked for at once;
-    matrix_share: of the issue model; time: of a call of the product's kernel, by the model that
-    chose its schedule, None where sizes are dynamic; disagreements: what the report says otherwise
-    than the module (matrix_objects.py).
+    failed: the refusal, or "". kind: how kernels of the contraction multiply, one of `KINDS` in
+    targets/target.py or "none"; the worst one if the rows of a call choose a kernel. kernels,
+    spills, scratch_bytes, transient_bytes: of the whole program. packed: whether no weight goes
+    through memory with more bits. copied: number of weights that are copied in another order.
+    bytes_moved: None if sizes are dynamic. bytes_minimum: by `_minimum`. time: of a call of the
+    product's kernel (compiler/report/kernel_time.py), None if sizes are dynamic. fallback:
+    reasons why no kernel of mxc computes the contraction, or "". disagreements: differences of the
+    report from the module (matrix_objects.py).
+
+    Other fields are those of one kernel: that of the contraction, else the one with the most
+    instructions; if the rows of a call choose it, that for the most rows. load_bytes: average bytes
+    per lane of a load in its hot loop. bytes_in_flight: of a compute unit in the loop; None without
+    a loop, where all is requested at once. matrix_share: by the issue model.
     """
 
     name: str
@@ -69,7 +77,7 @@ class Row:
 
     @property
     def moved(self) -> float | None:
-        """Bytes moved of the minimum."""
+        """Bytes moved over the minimum; None if either is not known."""
         return (
             self.bytes_moved / self.bytes_minimum
             if self.bytes_moved and self.bytes_minimum
@@ -82,7 +90,7 @@ class Row:
 
 
 def row(case: Case, target: Target, report: Mapping[str, Any], seconds: float) -> Row:
-    """Read a case's report.json."""
+    """Return the row of a case from the contents of its report.json."""
     read = Report.from_dict(report)
     kernels = {each.name: each for each in read.kernels}
     # Beside a product of packed operands there may be one of floats, before or after it.
@@ -126,22 +134,23 @@ def row(case: Case, target: Target, report: Mapping[str, Any], seconds: float) -
 
 
 def _time(report: Report, kernel: str) -> Time | None:
-    """The time of the dispatch that computes the product."""
+    """Return the time of the dispatch of `kernel`, which computes the product."""
     return next((each.time for each in report.operations if each.kernel == kernel), None)
 
 
 def _worst_kind(cases: Sequence[KernelCode], target: Target) -> str:
-    """How kernels multiply that are one by the rows of a call: as the worst of them does."""
+    """Return how the worst of some kernels multiplies, of which the rows of a call choose one."""
     kinds = [*KINDS, "none"]
     found = [best_kind(kernel, target) or "none" for kernel in cases]
     return max(found, key=kinds.index, default="none")
 
 
 def _minimum(case: Case) -> int | None:
-    """Bytes of packed activations, weights, scales and the result, each once.
+    """Return the bytes of packed activations, weights, scales and the result, each once.
 
-    Of experts, those that the groups of rows can choose. Worked out from the case and not read
-    from the report: a report that leaves out traffic shall not look good.
+    Of experts, as many count as the groups of rows can choose. The number is computed from the case
+    and not read from the report: a report that leaves out traffic must not look good. None if it
+    is not known.
     """
     if case.m < 0 or not case.contracts or case.moves_more:
         return None
@@ -163,7 +172,7 @@ def _row_bytes(name: str, case: Case) -> float:
 
 @dataclass(frozen=True)
 class Bar:
-    """One thing that is asked: of which cases, and when a row meets it."""
+    """A requirement: the cases that it applies to (`asked`), and the rows that meet it (`met`)."""
 
     name: str
     asked: Callable[[Case], bool]
@@ -178,8 +187,8 @@ def _native(case: Case, found: Row, target: Target) -> bool:
 
 
 def _in_flight(case: Case, found: Row, target: Target) -> bool:
-    """Whether enough bytes are in flight. A kernel without a loop has nothing left to load; of
-    other targets too little is known."""
+    """Whether enough bytes are in flight to keep memory busy. True for a kernel without a loop,
+    which requests all bytes at once, and for targets of which too little is known."""
     del case
     own = target.gpu
     if own is None or found.bytes_in_flight is None:
@@ -187,7 +196,7 @@ def _in_flight(case: Case, found: Row, target: Target) -> bool:
     return found.bytes_in_flight >= own.bytes_in_flight
 
 
-#: What is asked of every case that it concerns.
+#: All requirements.
 BARS = (
     Bar("compiles", lambda case: True, lambda case, found, target: not found.failed),
     Bar(
@@ -240,13 +249,14 @@ BARS = (
 
 
 def misses(case: Case, found: Row, target: Target) -> list[str]:
-    """The bars that a row does not meet; one that failed misses the first only."""
+    """Return the bars that a row does not meet; for a row that failed, only the first one."""
     asked = BARS[:1] if found.failed else [bar for bar in BARS if bar.asked(case)]
     return [bar.name for bar in asked if not bar.met(case, found, target)]
 
 
 def counts(pairs: Sequence[tuple[Case, Row]], target: Target) -> list[tuple[str, int, int]]:
-    """Each bar with the rows that meet it and those that it concerns; a failed one meets none."""
+    """Return each bar with the number of rows that meet it, and of rows that it applies to. A row
+    that failed meets none."""
     found = []
     for bar in BARS:
         concerned = [(case, one) for case, one in pairs if bar.asked(case)]
@@ -255,7 +265,7 @@ def counts(pairs: Sequence[tuple[Case, Row]], target: Target) -> list[tuple[str,
     return found
 
 
-#: What two runs are compared in, and whether more is better; None: any change is told.
+#: Fields that are compared between two runs, and whether more is better; None: neither is.
 _COMPARED = {
     "kind": None, "kernels": False, "spills": False, "scratch_bytes": False,
     "transient_bytes": False, "packed": True, "copied": False, "matrix_share": True,
@@ -264,7 +274,7 @@ _COMPARED = {
 
 
 def differences(before: Sequence[Row], after: Sequence[Row]) -> list[str]:
-    """A line for each field in which two rows of a case and target differ, but for their times."""
+    """Return a line for each field in `_COMPARED` in which two rows of a case and target differ."""
     old = {(one.name, one.target): one for one in before}
     lines = []
     for new in after:

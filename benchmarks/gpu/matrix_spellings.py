@@ -40,16 +40,16 @@ from fuzz.operands import constants
 
 #: Rows, columns and depth: a layer of a model with rows that are no multiple of a tile.
 _M, _N, _K = 100, 2880, 2880
-#: Columns and depth where the program holds its weights.
+#: Columns and depth if the weights are constants of the program.
 _SMALL = 512
-#: Factors of epilogues and results: packed by packed, and floats by packed.
+#: Formats of activations and weights for accumulators, epilogues and results.
 _PAIRS = (("f4", "f4"), ("bf16", "f4"), ("e4m3", "f4"))
 _PLAIN = Side(format="mxfp4", style="inline")
 _SHORTER = {long: short for short, long in SHORT.items()}
 
 
 def spelling_cases() -> Iterator[Case]:
-    """All of them."""
+    """Yield all cases that are programs in the forms of other projects."""
     yield from _dequantized()
     yield from _contracted()
     yield from _accumulated()
@@ -58,7 +58,7 @@ def spelling_cases() -> Iterator[Case]:
 
 
 def spelled(program: Program) -> bytes:
-    """The text of a program; its weights are parameters, or constants where it says so."""
+    """Return the text of a program. Its weights are parameters, or constants if it says so."""
     text = function(program, "main", constants(program, 0), parameters=True).text
     return text.encode()
 
@@ -80,13 +80,13 @@ def _case(name: str, group: str, program: Program) -> Case:
 
 
 def _between(program: Program) -> str:
-    """The narrowest float type through which packed operands go."""
+    """Return the narrowest float type to which packed operands are dequantized."""
     kinds = [side.register for side in (program.lhs, program.rhs) if side.packed]
     return next((kind for kind in ("f16", "bf16") if kind in kinds), "f32")
 
 
 def _program(lhs: str, right: Side, **more: Any) -> Program:
-    """Both sides in the same way of writing, where both are packed."""
+    """Describe a program. If both sides are packed, both are dequantized in the same way."""
     kind = SHORT.get(lhs, lhs)
     left = Side(format=kind)
     if left.packed:
@@ -128,7 +128,7 @@ def _dequantized() -> Iterator[Case]:
 
 
 def _contracted() -> Iterator[Case]:
-    """Each operation on each layout."""
+    """Each contracting operation on each layout of elements and of scales."""
     for op, layout, scales in itertools.product(CONTRACTIONS, LAYOUTS, LAYOUTS):
         side = Side(format="mxfp4", layout=layout, scales=scales)
         for lhs in ("bf16", "f4"):
@@ -151,7 +151,7 @@ def _accumulated() -> Iterator[Case]:
 
 
 def _finished() -> Iterator[Case]:
-    """Epilogues, alone and in a chain, on scalars and on whole tensors; and what is returned."""
+    """Epilogues, alone and in a chain, on scalars and on whole tensors; and each ending."""
     chains = [*((each,) for each in EPILOGUES),
               ("bias_bf16", "gelu_erf", "residual_bf16"),
               ("scalar", "bias_f32", "relu_maximumf", "square")]  # fmt: skip
@@ -170,7 +170,7 @@ def _finished() -> Iterator[Case]:
 
 
 def _foreign() -> Iterator[Case]:
-    """The programs of others, at a shape of a model where theirs says nothing."""
+    """The programs of fuzz/foreign.py. Those of its default shape get the shape of a model."""
     for each in foreign():
         program = each.program
         if (program.n, program.k) == (32, 128):

@@ -36,7 +36,7 @@ def is_near(time: Time, gpu: Gpu) -> bool:
 
 
 def cell(time: Time | None, gpu: Gpu) -> str:
-    """A time for the table."""
+    """Format a time for the table."""
     if time is None:
         return "-"
     mark = "+" if is_near(time, gpu) else " "
@@ -44,7 +44,7 @@ def cell(time: Time | None, gpu: Gpu) -> str:
 
 
 def table(pairs: Sequence[tuple[Case, Row]], gpu: Gpu) -> list[str]:
-    """The lines of the table of one pair of formats: cases of models that have times."""
+    """Return the lines of the table of one pair of formats. pairs: cases of models, their rows."""
     rows = sorted({case.m for case, _ in pairs})
     layers: dict[str, dict[int, Time | None]] = {}
     for case, row in pairs:

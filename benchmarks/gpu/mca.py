@@ -32,10 +32,10 @@ _NAMES = ("llvm-mca", *(f"llvm-mca-{version}" for version in range(30, FIRST - 1
 
 @dataclass(frozen=True)
 class Share:
-    """The part of the cycles in which the matrix core works: from the first iteration, and later.
+    """The share of the cycles in which the matrix core works, at the start of a loop and later.
 
-    `cold` is over 20 iterations, with the latencies of their start and of barriers; `steady` over
-    the 20 iterations after those.
+    cold: over the first 20 iterations, with the latencies of their start and of barriers. steady:
+    over the next 20 iterations.
     """
 
     cold: float
@@ -43,9 +43,9 @@ class Share:
 
 
 def find(given: str | None) -> str | None:
-    """The command: `given`, or the first on the path that is new enough; None where none is.
+    """Return the command `given`, or the first on the path that is new enough; None if none is.
 
-    Raises SystemExit where `given` is too old or cannot be run.
+    Raises SystemExit if `given` is too old or cannot be run.
     """
     for name in (given,) if given else _NAMES:
         found = shutil.which(name)
@@ -66,9 +66,10 @@ def _version(command: str) -> int:
 
 
 def share(command: str, loop: Sequence[LoopInstruction], chip: str) -> Share | None:
-    """What llvm-mca makes of a loop; None where it does not know an instruction of it.
+    """Run llvm-mca on a loop, and return how busy the matrix core is.
 
-    The matrix core's cycles are those of AMD's tables: operands of 8 bits count twice.
+    The work of the matrix core is that of AMD's tables: operands of 8 bits count twice. None if
+    llvm-mca does not know an instruction of the loop, or the loop has no matrix instruction.
     """
     work = sum(matrix_clocks(line.mnemonic, line.operands) or 0 for line in loop) / _CLOCKS
     cycles = [_cycles(command, loop, chip, iterations) for iterations in (20, 40)]

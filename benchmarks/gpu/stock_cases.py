@@ -20,9 +20,12 @@ DTYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """`text`: a module with the function main. `inputs`: shapes and MLIR types of its arguments.
-    `wanted`: of their float64 values (or integers) its one result. `bound`: the largest difference
-    over the largest number."""
+    """A program, with its result in numpy.
+
+    text: a module with the function main. inputs: shapes and MLIR types of its arguments. wanted:
+    computes its one result from the arguments, as float64. bound: the largest difference that is
+    right, over the largest magnitude of the result.
+    """
 
     name: str
     text: str
@@ -32,7 +35,7 @@ class Case:
 
 
 def tensor(shape: tuple[int, ...], kind: str) -> str:
-    """The type as MLIR writes it."""
+    """Return a tensor type as MLIR writes it."""
     return f"tensor<{'x'.join(map(str, shape))}{'x' if shape else ''}{kind}>"
 
 
@@ -54,7 +57,7 @@ def _stable(
     return Case(name=name, text=_program(inputs, out, body), inputs=inputs, wanted=wanted, **more)
 
 
-#: Element by element: StableHLO's name, and numpy's.
+#: Elementwise operations by StableHLO's name, and the function in numpy.
 UNARY: dict[str, Callable[[Any], Any]] = {
     "exponential": np.exp,
     "tanh": np.tanh,
@@ -72,6 +75,7 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "exponential_minus_one": np.expm1,
     "sign": np.sign,
 }
+#: Operations that are applied to the magnitude of the argument.
 _OF_SIZE = ("sqrt", "rsqrt", "log", "log_plus_one")
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add,
@@ -82,6 +86,7 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "subtract": np.subtract,
     "atan2": np.arctan2,
 }
+#: Reductions: the initial value, and the function in numpy.
 REDUCED: dict[str, tuple[str, Callable[..., Any]]] = {
     "add": ("0.0", np.sum),
     "maximum": ("0xFF800000", np.max),
@@ -282,7 +287,7 @@ def _norm(m: int, n: int) -> Case:
 
 
 def cases() -> Iterator[Case]:
-    """All of them."""
+    """Yield all cases."""
     yield from _elementwise()
     yield from _reductions()
     for shape in ((4, 64), (33, 100), (2, 1500), (1, 4096)):

@@ -29,7 +29,7 @@ from mxc.simulator.host.vm_module import read_module
 from mxc.simulator.watch.sanitizer import Sanitizer
 
 TARGETS = ("gfx950", "gfx942")
-#: IREE's numbers of element types.
+#: IREE's numbers for element types.
 _ELEMENTS = {
     "f32": 0x21000020,
     "f16": 0x21000010,
@@ -40,7 +40,11 @@ _ELEMENTS = {
 
 
 def run(case: Case, target: str) -> tuple[str, str]:
-    """The kind ("right", "wrong", "refused" or, by IREE, "not compiled"), and why."""
+    """Compile a case, run it, and compare its result.
+
+    Return what became of it, and why: "right", "wrong", "refused" by the simulator or "not
+    compiled" by IREE.
+    """
     try:
         module = _compiled(case, target)
     except tools.CompilerToolError as error:
@@ -91,7 +95,7 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Any:
 
 def main() -> int:
     """Run the chosen cases."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--filter", default="")
     parser.add_argument("--target", choices=TARGETS, default="gfx950")
     parser.add_argument("--list", action="store_true")

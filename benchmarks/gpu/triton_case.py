@@ -31,18 +31,21 @@ TYPES = {
     np.dtype(np.uint8): "u8",
 }
 DTYPES = {name: dtype for dtype, name in TYPES.items()}
-#: The largest difference over the largest number, of results in a type; integers are exact.
+#: The largest error of right results in a type, over the largest magnitude; integers are exact.
 BOUNDS = {"fp64": 2.0**-40, "fp32": 2.0**-15, "fp16": 2.0**-9, "bf16": 2.0**-7, "fp8e4nv": 2.0**-3,
           "fp8e5": 2.0**-2}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """`build` gives the arguments (arrays and numbers, in the order of the kernel's parameters) and
-    what the arrays hold afterwards, by name. `constants`: its constexpr parameters. `options`:
-    num_warps, num_stages and others of Triton's. `aligned`: Triton may take pointers and numbers to
-    be multiples of 16, as it does at a call where they are. `fault`: what is wrong in the code that
-    Triton 3.9 makes, where its results are not right."""
+    """A kernel, its arguments and its results.
+
+    build: returns the arguments (arrays and numbers, in the order of the kernel's parameters) and
+    what arrays hold afterwards, by name. constants: constexpr parameters. options: num_warps,
+    num_stages and others of Triton. aligned: whether Triton may assume that pointers, and numbers
+    that are multiples of 16, are so, as it does at a call. bound: replaces that of `BOUNDS`. fault:
+    what is wrong in the code that Triton 3.9 generates, if its results are not right.
+    """
 
     name: str
     kernel: Any
@@ -56,7 +59,7 @@ class Case:
 
 
 def normal(rng: np.random.Generator, shape: Any, kind: str, scale: float = 1.0) -> Any:
-    """Random numbers of a type: normal ones, or integers of a few bits."""
+    """Return random numbers of a type: normally distributed floats, or integers of a few bits."""
     dtype = DTYPES[kind]
     if dtype.kind in "iu":
         low = 0 if dtype.kind == "u" else -100
@@ -65,7 +68,7 @@ def normal(rng: np.random.Generator, shape: Any, kind: str, scale: float = 1.0) 
 
 
 def wide(array: Any) -> Any:
-    """As float64, to compute with."""
+    """Convert an array to float64, to compute with it in numpy."""
     return (
         np.asarray(array)
         .astype(np.float32 if array.dtype.itemsize < 4 else array.dtype)

@@ -37,15 +37,18 @@ TARGETS = ("gfx950", "gfx942")
 
 @dataclass(frozen=True)
 class Outcome:
-    """`kind`: "right"; "wrong", a number or an accusation; "wrong by Triton", which is known;
-    "refused" by the simulator, or "not compiled" by Triton. `why`: in a line."""
+    """The outcome of a case.
+
+    kind: "right"; "wrong": a number, or a finding of the sanitizer; "wrong by Triton": a known
+    fault of its code; "refused" by the simulator; "not compiled" by Triton. why: a line.
+    """
 
     kind: str
     why: str = ""
 
 
 def cases() -> list[Case]:
-    """All kernels, for either target."""
+    """Return all kernels. They are the same for each target."""
     parts = (triton_pointwise, triton_reductions, triton_products)
     found = [case for part in parts for case in part.cases()]
     assert len({case.name for case in found}) == len(found)
@@ -53,7 +56,7 @@ def cases() -> list[Case]:
 
 
 def compiled(case: Case, given: Any, target: str) -> Any:
-    """What Triton makes of a case."""
+    """Compile a case by Triton for its arguments `given`."""
     from triton import compile
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -80,7 +83,7 @@ def compiled(case: Case, given: Any, target: str) -> Any:
 
 
 def run(case: Case, target: str, *, sanitize: bool = True) -> Outcome:
-    """Compile a case and run it."""
+    """Compile a case, run it on the simulator, and compare its results."""
     rng = np.random.default_rng(zlib.crc32(case.name.encode()))
     given, wanted = case.build(rng)
     try:
@@ -122,7 +125,7 @@ def run(case: Case, target: str, *, sanitize: bool = True) -> Outcome:
 
 
 def _difference(wanted: Any, found: Any, bound: float | None) -> str:
-    """How a result is wrong, or nothing."""
+    """Describe how a result is wrong; "" if it is right."""
     kind = TYPES[wanted.dtype]
     if kind not in BOUNDS:
         count = int((wanted != found).sum())
@@ -143,7 +146,7 @@ def _line(error: Exception) -> str:
 
 def main() -> int:
     """Run the chosen cases."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--filter", default="")
     parser.add_argument("--target", choices=TARGETS)
     parser.add_argument("--list", action="store_true")

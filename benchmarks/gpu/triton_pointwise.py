@@ -227,7 +227,8 @@ def locked(lock, total, n):
     tl.atomic_xchg(lock, 0)
 
 
-#: global_atomic_smax comes after v_max_u32 on the lanes of a wave that have one address.
+#: The fault of signed maxima: the code joins lanes of a wave with the same address by v_max_u32
+#: before global_atomic_smax. Signed minima have the same fault.
 _UNSIGNED = "it joins lanes of one address by the unsigned maximum or minimum"
 
 ATOMICS = {
@@ -300,7 +301,7 @@ def _lock(rng: np.random.Generator) -> Any:
 
 
 def cases() -> Iterator[Case]:
-    """All of them."""
+    """Yield all cases."""
     for kind in ("fp32", "fp16", "bf16", "fp64", "i32", "i64", "i16", "i8"):
         yield _pair(f"add {kind}", add, kind, lambda a, b: a + b)
     for name, function in UNARY.items():

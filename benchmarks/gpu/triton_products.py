@@ -156,7 +156,7 @@ def _persistent(kind: str) -> Case:
                 constants={"M": 32, "N": 32, "K": 32, "PROGRAMS": 3})  # fmt: skip
 
 
-#: Triton's name of elements, their dtype, and how many are in a byte, or -1 for plain numbers.
+#: By Triton's name of an element: its dtype, and how many of them an array item holds.
 ELEMENTS = {
     "e2m1": (ml_dtypes.float4_e2m1fn, 2),
     "e4m3": (ml_dtypes.float8_e4m3fn, 1),
@@ -167,7 +167,7 @@ ELEMENTS = {
 
 
 def _elements(rng: np.random.Generator, rows: int, k: int, kind: str) -> tuple[Any, Any]:
-    """As a kernel reads them, and their values."""
+    """Return random elements [rows, k] as a kernel reads them, and their values as float64."""
     dtype, pack = ELEMENTS[kind]
     if pack == 2:
         codes = rng.integers(0, 16, (rows, k)).astype(np.uint8)
@@ -238,7 +238,7 @@ def _attention(kind: str, tokens: int, size: int, causal: bool, **options: int) 
 
 
 def cases() -> Iterator[Case]:
-    """All of them."""
+    """Yield all cases."""
     small, tile = (48, 64, 96), (32, 32, 32)
     for kind in ("fp16", "bf16", "fp32", "fp8e4nv", "fp8e5"):
         yield _product(kind, "fp32", small, tile)

@@ -269,7 +269,7 @@ def _transposed(kind: str) -> Case:
 
 
 def cases() -> Iterator[Case]:
-    """All of them."""
+    """Yield all cases."""
     for kind, n, warps in (
         *(("fp32", 64, 1), ("fp32", 100, 4), ("fp32", 781, 4), ("fp32", 1024, 8)),
         *(("fp16", 256, 4), ("bf16", 512, 2)),

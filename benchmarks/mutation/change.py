@@ -15,9 +15,10 @@ OPERATORS |= {b: a for a, b in OPERATORS.items()} | {"Mult": "Add", "Div": "Mult
 
 
 def edits(tree: ast.AST, statement: int = 0) -> Iterator[tuple[int, ast.AST, str, object]]:
-    """Every edit: the line of its statement, a node, one of its fields, and another value of it.
+    """Yield every edit: the line of its statement, a node, one of its fields, and its new value.
 
-    There are none in annotations, assertions and messages, or outside of functions.
+    There are no edits in annotations, assertions and messages, or outside of functions. statement:
+    the line of the statement that `tree` is part of; 0 outside of functions.
     """
     strict = isinstance(tree, ast.keyword) and tree.arg == "strict"  # an assertion of zip
     if strict or isinstance(tree, ast.Raise | ast.JoinedStr | ast.Assert):
@@ -66,7 +67,7 @@ class Mutant:
 
 
 def mutated(file: str, text: str, number: int) -> tuple[Mutant, ast.Module]:
-    """A mutant, and the tree of the whole file with it."""
+    """Apply edit `number` to the text of a file. Return the mutant and the tree of the file."""
     tree = ast.parse(text)
     line, node, field, value = [*edits(tree)][number]
 
@@ -79,7 +80,7 @@ def mutated(file: str, text: str, number: int) -> tuple[Mutant, ast.Module]:
 
 
 def chosen(root: Path, count: int, seed: int, subjects: Sequence[str]) -> list[Mutant]:
-    """`count` random mutants of the files and folders in the tree at `root`."""
+    """Draw `count` random mutants of the files and folders `subjects` in the tree at `root`."""
     places: list[tuple[str, str, int]] = []
     for place in (root / subject for subject in subjects):
         for file in [place] if place.is_file() else sorted(place.rglob("*.py")):

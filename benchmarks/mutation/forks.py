@@ -14,14 +14,17 @@ from pathlib import Path
 
 
 def in_fork(work: Callable[[], bool], seconds: float) -> bool:
-    """Whether `work` is true in a process of its own, whose time ends. It leaves no process."""
-    # PR_SET_CHILD_SUBREAPER: whatever it leaves becomes a child of this process.
+    """Run `work` in a fork of this process, and return whether it returned true.
+
+    The fork is killed after `seconds`, and the processes that it leaves are killed at the end.
+    """
+    # PR_SET_CHILD_SUBREAPER: processes that the fork leaves become children of this process.
     ctypes.CDLL(None).prctl(36, 1)
     process = os.fork()
     if process == 0:
         done = False
         try:
-            resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))  # an error may be a size
+            resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))  # a size may be mutated
             signal.alarm(int(seconds))
             done = work()
         except BaseException:
@@ -38,7 +41,8 @@ def in_fork(work: Callable[[], bool], seconds: float) -> bool:
 
 
 def fork_the_server() -> None:
-    """Have the server of tests/forked.py be a fork of this process, not a new Python."""
+    """Make the server of tests/forked.py a fork of this process, not a new process of Python, so
+    that its forks have the functions as this process has changed them."""
     forked = import_module("tests.forked")
     place = f"mxc-forks-{secrets.token_hex(8)}"
     process = os.fork()

@@ -1,4 +1,4 @@
-"""Line coverage marks: one byte per source line, which is set when the line's statement runs.
+"""Line coverage: a mark, one byte, per source line, which is set when the statement there runs.
 
 Marks are inserted when modules are imported. All processes that are forked later share the bytes.
 """
@@ -16,7 +16,7 @@ import pytest
 
 
 def with_marks(text: bytes, first: int) -> ast.Module:
-    """A module which sets `__reached__[first + line]` before each statement of a function."""
+    """Parse a module, and set `__reached__[first + line]` before each statement of a function."""
     tree = ast.parse(text)
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     functions = [each for each in ast.walk(tree) if isinstance(each, kinds)]
@@ -33,10 +33,10 @@ def with_marks(text: bytes, first: int) -> ast.Module:
 
 
 class Marks:
-    """The marks of the files of a tree, from the moment that this is made."""
+    """The marks of source files. Modules that are imported after its creation set them."""
 
     def __init__(self, root: Path, files: list[str]) -> None:
-        """Number the lines, and have the modules that are imported later set their marks."""
+        """Number the lines of `files`, and insert marks in modules that are imported later."""
         #: The range of marks of each file.
         self.lines: dict[str, range] = {}
         count = 0

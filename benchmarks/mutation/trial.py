@@ -1,4 +1,4 @@
-"""Runs tests in forks of one process: the lines that each reaches, and the mutants it detects."""
+"""Runs tests in forks of one process, to find the lines that each reaches, and to try mutants."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def by_file(objects: Iterable[object]) -> dict[str, list[FunctionType]]:
-    """The functions among objects by their files, links followed: packages are links in mxc/."""
+    """Return the functions among `objects` by the real path of their file: the packages in mxc/ are
+    symbolic links."""
     real, found = cache(os.path.realpath), dict[str, list[FunctionType]]()
     for each in objects:
         if isinstance(each, FunctionType):
@@ -68,7 +69,8 @@ def by_file(objects: Iterable[object]) -> dict[str, list[FunctionType]]:
 
 
 def put(module: ast.Module, functions: Sequence[FunctionType]) -> None:
-    """Have the functions of an imported module do what another tree says."""
+    """Replace the code of functions that were imported by the code of the same functions, by name
+    and first line, in the tree `module`."""
     codes = _codes(compile(module, "mutant", "exec", dont_inherit=True))
     new = {(code.co_qualname, code.co_firstlineno): code for code in codes}
     for function in functions:
@@ -77,13 +79,15 @@ def put(module: ast.Module, functions: Sequence[FunctionType]) -> None:
 
 
 class Trials:
-    """Plugin of pytest: `run` is called where the tests would run, after all are collected."""
+    """A plugin of pytest that calls `run` in place of the tests, after all are collected."""
 
     def __init__(
         self, root: Path, sources: list[str], most: float, run: Callable[[Trials], None]
     ) -> None:
-        """`sources`: files of the tree that may have mutants. `most`: seconds of tests after which
-        no other test of a file is recorded, without what the tests share.
+        """Mark the lines of the files `sources`, and replace what forks cannot run or should share.
+
+        most: seconds of tests after which no other test of a file is recorded. What tests share
+        (fixtures and cached functions) does not count.
         """
         self.marks, self.most, self.run, self.folder = Marks(root, sources), most, run, root.parent
         #: Seconds that recording each test file took last.
@@ -92,12 +96,13 @@ class Trials:
         if self._costs.exists():
             self.costs = json.loads(self._costs.read_text())
         self._digest = hashlib.sha256(b"".join((root / name).read_bytes() for name in sources))
-        #: Tests that fail with a mutant and pass without, and those that fail without.
+        #: Tests that have failed with a mutant and passed without; tests that have failed without.
         self.sound, self.broken = set[str](), set[str]()
         self._failed, self._shared, self._none = False, b"", self.marks.reached[:]
-        #: When the running test began, moved by the seconds of what it shares with others.
+        #: When the running test began. Moved forward by the time of what it shares with others.
         self._begun = 0.0
-        # What tests ask of the compiler when they are imported: its threads do not survive a fork.
+        # Tests resolve targets when they are imported. A process of its own does so: threads of the
+        # compiler would not survive the forks of this one.
         iree, fork = import_module("mxc.compiler.iree"), multiprocessing.get_context("fork").Pool
 
         @cache
@@ -108,17 +113,17 @@ class Trials:
 
         patch = pytest.MonkeyPatch()
         patch.setattr(iree, "resolve", apart)
-        # Tests that share a program compile it in a function with a cache, where not in a fixture.
+        # Tests that share a program compile it in a fixture, or in a function with functools.cache.
         patch.setattr(functools, "cache", self._cache)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Call `run` in place of the tests."""
-        sys.dont_write_bytecode = True  # that of a mutant would outlive it
+        sys.dont_write_bytecode = True  # bytecode of a mutant would outlive it
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         self.items = {item.nodeid: item for item in session.items}
         for name in import_module("tests.forked")._READY:
             import_module(name)
-        #: Lines that have run before any test.
+        #: Marks of lines that have run before any test: while modules were imported.
         self.imported = self.marks.reached[:]
         gc.unfreeze()  # gc does not list what is frozen
         self.functions = by_file(gc.get_objects())
@@ -127,12 +132,12 @@ class Trials:
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take note of a failure."""
+        """Record a failure."""
         self._failed |= report.failed
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
-        """Take note of what the tests of a file share."""
+        """Count what a fixture does as shared, if its scope is more than one test."""
         if fixturedef.scope == "function":
             yield
             return
@@ -141,17 +146,17 @@ class Trials:
 
     @contextmanager
     def _sharing(self) -> Iterator[None]:
-        """Have what happens count as reached by all later tests, and its seconds for none."""
+        """Count the lines that run here as reached by all later tests, and the time for no test."""
         start, begun = time.perf_counter(), self._begun
         try:
             yield
         finally:
             self._shared = self._reached()
-            # What is shared within has moved it already.
+            # From `begun`: the whole time here includes that of a nested call, which has moved it.
             self._begun = begun + time.perf_counter() - start
 
     def _cache(self, work: Callable[..., T]) -> Callable[..., T]:
-        """`functools.cache`, in which tests share what they compute."""
+        """A `functools.cache` that counts what functions of tests compute as shared."""
         if not work.__module__.startswith("tests."):
             return cache(work)
 
@@ -167,13 +172,14 @@ class Trials:
         return bytes(map(or_, here, self._shared or here))
 
     def digest_of(self, file: str) -> str:
-        """The digest of a test file and the sources."""
+        """Return the digest of a test file and all sources."""
         digest = self._digest.copy()
         digest.update(Path(file).read_bytes())
         return digest.hexdigest()
 
     def tests(self, file: str) -> list[Test]:
-        """The tests of a file, which run if they have not run with these sources."""
+        """Return the tests of a file that pass, the fastest first. They run and are recorded if
+        there is no record with these sources."""
         place = self.folder / "reach" / self.digest_of(file)
 
         def record() -> bool:
@@ -199,7 +205,7 @@ class Trials:
         return [(name, seconds, zlib.decompress(marks)) for name, seconds, marks in found]
 
     def _runs(self, names: Sequence[str]) -> Iterator[tuple[str, bool]]:
-        """Run tests of a file in this process, and say of each whether it has failed."""
+        """Run tests of a file in this process. Yield each name, and whether the test has failed."""
         fork_the_server()
         for name, following in pairwise([*names, ""]):
             (self.folder / "running").write_text(name)
@@ -211,9 +217,10 @@ class Trials:
             yield name, self._failed
 
     def reaching(self, mutant: Mutant, tests: Sequence[Test]) -> list[Test]:
-        """Those that reach a mutant.
+        """Return the tests that reach the line of a mutant.
 
-        A line that only runs while modules are imported is reached by what reaches its file.
+        If the line only runs while modules are imported: those that reach any line of its file.
+        Tests that fail without a mutant are left out.
         """
         lines = self.marks.lines[mutant.file]
         found = [test for test in tests if test[2][lines.start + mutant.line]]
@@ -222,7 +229,7 @@ class Trials:
         return [test for test in found if test[0] not in self.broken]
 
     def killer(self, mutant: Mutant, tests: Sequence[Test]) -> str | None:
-        """The first test that fails with a mutant, and passes without."""
+        """Return the first test that fails with a mutant and passes without; None if none does."""
         names = [name for name, _, _ in tests]
         limit = 300 + 10 * sum(seconds for _, seconds, _ in tests)  # others may use the machine
         fresh = bool(self.imported[self.marks.lines[mutant.file].start + mutant.line])
@@ -236,7 +243,11 @@ class Trials:
         return None
 
     def _pass(self, names: Sequence[str], mutant: Mutant | None, fresh: bool, most: float) -> bool:
-        """Whether tests of a file pass, with a mutant; `fresh`: in a new process of Python."""
+        """Whether tests of a file pass, with a mutant unless None.
+
+        fresh: in a new process of Python, for lines that run while modules are imported; else in a
+        fork of this one.
+        """
 
         def anew() -> bool:
             words = ["pytest", "-xq", "-p", "no:cacheprovider"]

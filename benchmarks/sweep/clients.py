@@ -12,13 +12,17 @@ from dataclasses import dataclass, field
 
 import httpx2
 
-#: Makes request number so many, and waits for its answer.
+#: Sends the request with a number, and returns its answer.
 One = Callable[[int], Awaitable["Answer"]]
 
 
 @dataclass
 class Answer:
-    """`prompt`: its tokens. Times in seconds since the request; one for each event with text."""
+    """The answer to one request.
+
+    `prompt`: number of prompt tokens. `arrivals`: seconds from the request to each event with text.
+    `tokens`: number of generated tokens, according to the server. `error`: None if there is none.
+    """
 
     prompt: int
     arrivals: list[float] = field(default_factory=list)
@@ -28,7 +32,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Tokens of prompts: `least` to `most`, each factor between them as likely as another."""
+    """Range of lengths of prompts in tokens, drawn uniformly on a logarithmic scale."""
 
     least: int
     most: int
@@ -42,18 +46,21 @@ class Lengths:
         return cls(numbers[0], numbers[-1])
 
     def __str__(self) -> str:
-        """As it is given."""
+        """The text that `parse` reads."""
         return str(self.least) if self.least == self.most else f"{self.least}-{self.most}"
 
     def draw(self, key: str) -> int:
-        """A length, the same for each key."""
+        """Draw a length; the same key gives the same length."""
         chance = random.Random(f"length {key}")
         return round(math.exp(chance.uniform(math.log(self.least), math.log(self.most))))
 
 
 @dataclass(frozen=True)
 class Client:
-    """Asks one server. `generate` tokens of an answer; prompts have ids below `vocabulary`."""
+    """Sends requests to one server.
+
+    `generate`: number of tokens of each answer. `vocabulary`: prompts have token ids below it.
+    """
 
     http: httpx2.AsyncClient
     model: str
@@ -61,12 +68,13 @@ class Client:
     vocabulary: int
 
     def tokens(self, key: str, count: int) -> list[int]:
-        """Random token ids, the same for each key."""
+        """Draw `count` random token ids; the same key gives the same ids."""
         chance = random.Random(key)
         return [chance.randrange(self.vocabulary) for _ in range(count)]
 
     async def ask(self, prompt: list[int], seed: int) -> Answer:
-        """One streamed completion of `generate` tokens: ends of sequences are passed over."""
+        """Request a streamed completion of `generate` tokens, without stopping at an
+        end-of-sequence token."""
         answer = Answer(len(prompt))
         body = {"model": self.model, "prompt": prompt, "max_tokens": self.generate,
                 "temperature": 1.0, "seed": seed, "stream": True,
@@ -95,7 +103,10 @@ class Client:
 
 
 async def closed(clients: float, requests: int, one: One, until: float) -> list[Answer]:
-    """So many clients, each of which asks again when it has its answer."""
+    """Run `clients` clients, each of which sends a request as soon as it has its last answer.
+
+    They stop after `requests` in all, or when an answer arrives after the time `until`.
+    """
     numbers = iter(range(requests))
     found: list[Answer] = []
 
@@ -110,7 +121,10 @@ async def closed(clients: float, requests: int, one: One, until: float) -> list[
 
 
 async def poisson(rate: float, requests: int, one: One, until: float) -> list[Answer]:
-    """Requests at random times, `rate` per second, whoever waits."""
+    """Send requests at random times, `rate` per second, without waiting for earlier answers.
+
+    Stops after `requests` or at the time `until`, and returns when all answers are there.
+    """
     chance = random.Random(0)
     tasks = []
     for number in range(requests):

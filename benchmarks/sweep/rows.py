@@ -10,8 +10,8 @@ import numpy as np
 
 from sweep.clients import Answer
 
-#: Clients -> how many times the other server's tokens/s are wanted at least; of other numbers of
-#: clients as many.
+#: Number of clients -> least ratio of the first server's tokens/s to another server's; and the
+#: least ratio for other numbers of clients.
 WANTED, LEAST = {16: 3.0}, 1.0
 
 HEAD = (
@@ -24,8 +24,9 @@ HEAD = (
 class Row:
     """One load on one server. `clients` or `rate` (requests per second) is None.
 
-    `tokens` are generated ones; `first` is the time to the first token, `between` that between
-    tokens, in seconds, as median and 99th percentile; None without an answer.
+    `answers`: number of answers without an error. `tokens`: generated ones. `first`: time to the
+    first token, and `between`: time between tokens, both in seconds as (median, 99th percentile),
+    or None without an answer.
     """
 
     clients: int | None
@@ -42,7 +43,7 @@ class Row:
 
     @property
     def arrivals(self) -> str:
-        """As the table has it."""
+        """The load as the table shows it: number of clients, or requests per second."""
         return f"{self.clients} clients" if self.rate is None else f"{self.rate:g}/s"
 
     @property
@@ -51,15 +52,15 @@ class Row:
         return self.tokens / self.seconds
 
     def to_dict(self) -> dict[str, Any]:
-        """For --json."""
+        """Return the fields for --json, with tokens per second."""
         return {**asdict(self), "tokens_per_second": self.per_second}
 
     def times(self, first: Row) -> float | None:
-        """The tokens/s of the first server over this one's."""
+        """Return the ratio of the first server's tokens/s to this one's; None without tokens."""
         return first.per_second / self.per_second if self.tokens else None
 
     def line(self, first: Row | None) -> str:
-        """A line of the table; `first`: the row of the first server, for another one."""
+        """Return a line of the table. `first`: the first server's row; None if this is that row."""
         times = None if first is None else self.times(first)
         shown = "" if times is None else f"{times:.2f}"
         text = (
@@ -72,7 +73,7 @@ class Row:
 
 
 def row(answers: Sequence[Answer], **given: Any) -> Row:
-    """The row for the answers to a load."""
+    """Return the row for the answers to a load. `given`: the fields that answers do not give."""
     good = [each for each in answers if each.error is None]
     several = [each for each in good if each.tokens > 1]
     between = [(e.arrivals[-1] - e.arrivals[0]) / (e.tokens - 1) for e in several]
@@ -89,10 +90,12 @@ def row(answers: Sequence[Answer], **given: Any) -> Row:
 
 
 def checks(rows: Iterable[Row]) -> list[tuple[str, bool]]:
-    """What is wanted of the first server beside each other one, and whether it is so.
+    """Return the checks of the first server against each other one, and whether each passes.
 
-    More tokens/s with any number of clients; with random arrivals these bound them. A 99th
-    percentile of the time to the first token that is no longer. No errors of the first.
+    - With a number of clients, tokens/s are at least WANTED times the other's. With random arrivals
+      this is not checked, because the arrivals bound the tokens/s.
+    - The 99th percentile of the time to the first token is no longer than the other's.
+    - The first server makes no errors.
     """
     found = []
     loads: dict[tuple[str, str], list[Row]] = {}

@@ -1,4 +1,4 @@
-"""The measured servers: running ones, and ones that are started here and alternate."""
+"""The measured servers: some run already, and others are started here and stopped in between."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
-#: Seconds until a server that was started must answer, and until one that is ended has.
+#: Seconds within which a started server must answer, and a terminated one must have ended.
 _STARTED, _ENDED = 300.0, 30.0
 
 
 class ServerFailed(Exception):
-    """A server could not be started; the message has what it said."""
+    """A server could not be started; the message has the end of its output."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """`process`: None for one that runs already; else the first of a group of its own."""
+    """A measured server.
+
+    `process`: the leader of a process group of its own; None for a server that the script did not
+    start, which is never stopped or ended.
+    """
 
     name: str
     url: str
@@ -33,7 +37,8 @@ class Server:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """The server runs meanwhile; before and after it is stopped, so that it takes no time."""
+        """Continue the server (SIGCONT) in this context, and stop it (SIGSTOP) afterwards, so that
+        it takes no time while another one is measured."""
         self._signal(signal.SIGCONT)
         try:
             yield
@@ -41,7 +46,7 @@ class Server:
             self._signal(signal.SIGSTOP)
 
     def end(self) -> None:
-        """End what was started."""
+        """End the server if the script started it; kill it if it takes longer than _ENDED."""
         if self.process is None:
             return
         self._signal(signal.SIGTERM)
@@ -59,9 +64,10 @@ class Server:
 
 @contextlib.contextmanager
 def servers(texts: Sequence[str], threads: int | None) -> Iterator[list[Server]]:
-    """Those of [NAME=]URL or NAME=COMMAND, in which {port} and {threads} are filled in.
+    """Yield the servers of `texts`: [NAME=]URL, or NAME=COMMAND with {port} and perhaps {threads}.
 
-    Commands are ended at the end. Raises ServerFailed.
+    Commands are started one by one, must answer, and are then stopped (`Server.running`). They are
+    ended with the context. Raises ServerFailed.
     """
     with contextlib.ExitStack() as ends, tempfile.TemporaryDirectory() as folder:
         found = []
@@ -103,7 +109,7 @@ def _start(name: str, command: str, threads: int | None, log: Path) -> Server:
 
 
 def _wait(server: Server, log: Path) -> None:
-    """Until it answers /health."""
+    """Wait until the server answers /health. Raises ServerFailed."""
     assert server.process is not None
     until = time.monotonic() + _STARTED
     why = f"did not answer within {_STARTED:g} s"
@@ -111,7 +117,7 @@ def _wait(server: Server, log: Path) -> None:
         if server.process.poll() is not None:
             why = f"ended with {server.process.returncode}"
             break
-        # URLError is one.
+        # URLError is an OSError.
         with contextlib.suppress(OSError), urlopen(f"{server.url}/health", timeout=5) as answer:
             if answer.status == 200:
                 return
