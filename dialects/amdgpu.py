@@ -28,8 +28,8 @@ _ORDERS = {"acquire": 4, "release": 5}
 #: adding the bytes of a load does not overflow.
 BEYOND = 0x7FFFFF00
 
-#: LLVM intrinsics of maximum and minimum that propagate NaN. IREE lowers those of `arith` to
-#: instructions that return the other operand.
+#: arith operation -> LLVM intrinsic that propagates NaN too. IREE lowers the arith operations to
+#: instructions that return the other operand in place of NaN.
 KEEPS_NAN = {"arith.maximumf": "llvm.intr.maximum", "arith.minimumf": "llvm.intr.minimum"}
 
 
@@ -72,7 +72,7 @@ def bounded(buffer: ir.Value) -> ir.Value:
     """Cast a memref of global memory, of at most 2 GiB, to one with checked bounds."""
     kind = ir.MemRefType(buffer.type)
     strides, _ = kind.get_strides_and_offset()
-    # A contiguous memref has no layout; one of rows of a dynamic number keeps the one that it has.
+    # A contiguous memref needs no layout; one with dynamic sizes keeps its strided layout, if any.
     static = ir.ShapedType.get_dynamic_size() not in kind.shape or len(kind.shape) == 1
     plain = static or not isinstance(kind.layout, ir.StridedLayoutAttr)
     contiguous = plain and strides == _contiguous(kind)
@@ -204,9 +204,9 @@ def pinned(values: Sequence[ir.Value], registers: Literal["v", "a"] = "v") -> li
 
     Until instruction selection, operations without memory access are ordered by their operands
     only, so `no_reordering` alone does not hold them. `registers`: vector ("v") or accumulation
-    ("a") registers; where a lane may have 1024, LLVM gives such statements the first 256.
+    ("a") registers; where a lane may have 1024, LLVM gives such statements only the first 256.
 
-    ValueError for a vector of one element, which LLVM passes wrongly: its element can be given.
+    Raises ValueError for a vector of one element, which LLVM passes wrongly: pass its element.
     """
     kinds = [value.type for value in values]
     for kind in kinds:
@@ -323,8 +323,8 @@ def sixteenths(word: ir.Value) -> ir.Value:
 
 
 def opaque(word: ir.Value) -> ir.Value:
-    """The same i32, of which LLVM does not know what it is made of: it is computed once for all
-    uses, not again in another way for each."""
+    """Pass an i32 through an empty inline assembly statement. LLVM does not see through it, so it
+    computes the i32 once for all uses, instead of in another form for each use."""
     return ir.Operation.create(
         "llvm.inline_asm",
         results=[word.type],

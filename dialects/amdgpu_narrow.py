@@ -122,9 +122,9 @@ def widened_pair(word: ir.Value, scale: ir.Value, element: ElementFormat, pair: 
 def extended_pair(
     word: ir.Value, scale: ir.Value, element: ElementFormat, kind: ir.Type, pair: int
 ) -> ir.Value:
-    """Pair `pair` of the 4-bit or 8-bit elements of an i32, times the scale f32: bf16 or f16 [2].
+    """Pair `pair` of the 4-bit or 8-bit elements of an i32, times the scale f32: [2] of `kind`.
 
-    Of 4 bits f32 too.
+    `kind` is bf16 or f16, and for 4-bit elements may also be f32.
     """
     convert = getattr(rocdl, f"cvt_scalef32_pk_{kind}_{_NAMES[element.mlir]}")
     found: ir.Value = convert(ir.VectorType.get([2], kind), word, scale, pair)
@@ -164,8 +164,8 @@ def mirrored(value: ir.Value, of: int = 8) -> ir.Value:
 
 
 def of_sixteen(value: ir.Value, lane: int) -> ir.Value:
-    """The f32 or i32 that lane number `lane` of the 16 adjacent ones has: DPP row_newbcast, which
-    LLVM makes a part of the instruction that reads it."""
+    """The f32 or i32 of lane number `lane` in this lane's group of 16: DPP row_newbcast, which LLVM
+    folds into the instruction that reads the result."""
     control, every = _ROW_NEWBCAST + lane, 0xF
     found: ir.Value = rocdl.update_dpp(value.type, value, value, control, every, every, True)
     return found

@@ -49,8 +49,8 @@ class AttentionChunk:
     size: int
 
 
-#: The keys that a query attends to, of those at or before it: the last so many (an int), those of
-#: its chunk, or all (None).
+#: Which of the keys at or before its position a query attends to: the last so many (an int), those
+#: in its chunk, or all (None).
 Reach = int | AttentionChunk | None
 
 
@@ -100,8 +100,8 @@ def attention(
     queries f32 [T, V, G, D]; sinks [V, G], floats. `entries`: the entries of keys and of values;
     the first `mixed` elements of a value are used. A query attends to the keys at or before it,
     restricted by `reach`. The sink takes part in the maximum and the sum, and has no value. `cap`:
-    scores become cap * tanh(score / cap) before they are masked. `bits`: so many significant bits
-    of queries and of weights are enough.
+    scores become cap * tanh(score / cap) before they are masked. `bits`: the number of significant
+    bits of queries and of weights that a kernel must keep.
     """
     f32, index = ir.F32Type.get(), ir.IndexType.get()
     tokens, heads, group, _ = shape_of(queries)
@@ -189,8 +189,8 @@ def _reference(
     ) -> ir.Value:
         """An element of an entry at a position of the run `owner`."""
         size = constant(block, index)
-        # Code generators compute whole vectors, and also extract for unused places of the last
-        # vector: rows of no run, positions of no page.
+        # Code generators compute whole vectors, and extract also for the unused lanes of the last
+        # vector, whose row or position does not exist. Indices are therefore kept in bounds.
         run = arith.minui(arith.index_cast(index, owner), last_run)
         number = arith.minui(position // size, last)
         page = tensor.extract(lists, [run, number])

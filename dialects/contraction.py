@@ -77,17 +77,20 @@ class OperandFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class Contraction:
-    """batch x [m, k] times [n, k], with a choice among `experts`; 0 for one rhs for all groups.
+    """The products of lhs [m, k] and rhs [n, k] of `batch` groups.
 
-    `batch` and `m` are None where they are known at the call, `n` and `k` then negative.
-    `any_sizes`: the call has more sizes than those of groups and rows. `chosen`: ids select the
-    expert of each group; otherwise group i uses expert i. The other fields describe
-    the kernel of mxc that computes it, and are empty or 0 without one: `out`: the result. `kind`:
-    the kind of the instruction that multiplies. `choice`: why a better kind that the machine has is
-    not used. `schedule`: the schedule that the user gave. `plan`: the schedule of the kernel,
-    whoever chose it, as a file of schedules says it. `unfused`: why the elementwise operation that
-    follows, which the text names, is left to another kernel. `clocks`: of a GPU, by the time model
-    that chose the schedule. `workgroups`: their number.
+    `experts`: the number of rhs among which each group has one; 0 if all groups share one rhs.
+    `chosen`: ids select the expert of each group; otherwise group i uses expert i. Sizes that are
+    known only at the call are None in `batch` and `m`, and negative in `n` and `k`. `any_sizes`:
+    the workload of the call may have other sizes than groups and rows.
+
+    The other fields describe the kernel of mxc that computes the contraction, and are empty or 0
+    without one. `out`: the format of the result. `kind`: the kind of the instruction that
+    multiplies. `choice`: why a better kind that the machine has is not used. `schedule`: the
+    schedule that the user gave. `plan`: the schedule of the kernel, whoever chose it, in the form
+    of a file of schedules. `unfused`: the name of the elementwise operation that follows, and why
+    another kernel computes it. `clocks`: clocks on a GPU, as estimated by the time model that chose
+    the schedule. `workgroups`: the number of workgroups.
     """
 
     batch: int | None
@@ -110,7 +113,7 @@ class Contraction:
 
     @property
     def weights(self) -> int:
-        """Most distinct rhs that a call reads."""
+        """The largest number of distinct rhs that a call reads."""
         if not self.experts:
             return 1
         return self.experts if self.batch is None else min(self.batch, self.experts)
@@ -146,7 +149,7 @@ def read_contraction(op: ir.Operation) -> Contraction | None:
     return Contraction(**(found | sides)) if sides else None
 
 
-#: A size that is known at the call, and the fields in which it is None.
+#: The number of a size that is known only at the call, and the fields in which it is None.
 _DYNAMIC, _NONE = -1, ("batch", "m")
 #: Fields of formats that hold type names; other strings are text for people.
 _TYPES = ("element", "scale", "rounded")

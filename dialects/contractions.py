@@ -21,11 +21,11 @@ from mxc.dialects.dispatches import owner, walk
 
 _PRODUCTS = ("arith.mulf", "arith.muli")
 _SUMS = ("arith.addf", "arith.addi", "arith.subf")
-#: What adds floats to a sum, or subtracts them.
+#: Operations that add floats to a sum, or subtract them from it.
 _FLOAT_SUMS = ("arith.addf", "arith.subf", "math.fma")
 _FUSED = "math.fma"
 _CONSTANT = "arith.constant"
-#: What may be between a product and the sum.
+#: Operations that may lie between a product and the sum: roundings, negation, a mask.
 _AROUND = ("arith.extf", "arith.truncf", "arith.negf", "arith.select")
 
 # A factor that is looked up by an index is not an element of the operand that holds the index.
@@ -160,7 +160,7 @@ def _factors(block: ir.Block) -> list[int] | None:
     accumulator = block.arguments[len(block.arguments) - 1]
     terms = [value for value in total.operands if value != accumulator]
     if total.name == _FUSED:
-        factors = terms if len(terms) == 2 else None  # besides the sum
+        factors = terms if len(terms) == 2 else None  # all but the accumulator
     else:
         factors = _multiplied(terms[0]) if len(terms) == 1 else None
     if factors is None:
@@ -182,7 +182,7 @@ def _factors(block: ir.Block) -> list[int] | None:
 
 
 def _multiplied(value: ir.Value) -> list[ir.Value] | None:
-    """What a product multiplies that is rounded, negated or masked; None for another value."""
+    """The factors of a product that may be rounded, negated or masked; None for another value."""
     product = owner(value)
     while product is not None and product.name in _AROUND:
         # A masked product counts as a product: the other value of the selection is a constant.
@@ -194,8 +194,8 @@ def _multiplied(value: ir.Value) -> list[ir.Value] | None:
 def _sides(
     op: ir.Operation, leaves: list[int], dims: list[tuple[int, ...]], reduced: set[int]
 ) -> tuple[Side, Side] | None:
-    """Distinguish elements from scales: elements are read at every step along k. Numbers, such as
-    the zero points of a quantized product, are neither."""
+    """Distinguish elements from scales: elements are read at every step along k. Scalar operands,
+    such as the zero points of a quantized product, are neither."""
     tensors = [i for i in leaves if isinstance(op.operands[i].type, ir.RankedTensorType)]
     unique = list(dict.fromkeys(tensors))
     types = {i: ir.RankedTensorType(op.operands[i].type).element_type for i in unique}

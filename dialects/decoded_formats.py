@@ -49,11 +49,11 @@ from mxc.formats.formats import E8M0, FORMATS, BlockFormat
 
 #: Most bits of a code or a scale.
 _WIDEST = 8
-#: Bits of an element of which an index selects one of two in a byte.
+#: Bits of an element that shares its byte with another one; an index selects one of the two.
 _NIBBLE = 4
 #: The mantissa of a power of two, as math.frexp has it.
 _HALF = 0.5
-#: The part of a table that agrees where a format was meant.
+#: If more than this part of a table agrees with a format, the program meant that format.
 _MEANT = 0.5
 
 
@@ -61,9 +61,9 @@ _MEANT = 0.5
 class Decoding:
     """The elements and scales of a format that a tree reads; `kind`: the float type of its values.
 
-    `factor`: what all values are multiplied by, as the scale of a whole tensor.
-    `second`: 1 where the element is the second of its byte, an expression; None where a read is an
-    element. `swapped`: the first of a byte is in its high bits.
+    `factor`: a constant that multiplies all values, such as the scale of a whole tensor.
+    `second`: an expression that is 1 where the element is the second of its byte; None where each
+    read is one element. `swapped`: the first element of a byte is in its high bits.
     """
 
     format: BlockFormat
@@ -99,7 +99,7 @@ def _decoding_of(tree: Tree, ranges: list[int | None]) -> Decoding | str | None:
     if rounded(np.zeros(()), kind) is None:
         return None
     loops = dict.fromkeys(variables(tree))
-    # A loop with one iteration does not change a place.
+    # Expressions that are always 0 do not distinguish places.
     fixed = [each for each in loops if bound(each, ranges) == 0]
     chosen = [each for each in loops if each not in fixed]
     if len(chosen) > 1 or any(bound(each, ranges) != 1 for each in chosen):
@@ -149,8 +149,8 @@ def constant_value(tree: Tree) -> float | int | None:
 
 
 def _without_factor(tree: Tree) -> tuple[Tree, float]:
-    """A product in f32 without the constants in it, and the product of these: the scale of a whole
-    tensor beside those of its blocks. Powers of two stay, as programs decode elements by them."""
+    """Split off the constant factors of an f32 product, such as the scale of a tensor: the tree
+    without them, and their product. Powers of two stay, as programs decode elements by them."""
     multiplies = isinstance(tree, Apply) and tree.op.name == "arith.mulf"
     if not (multiplies or isinstance(tree, FloatProduct)) or not isinstance(tree.type, ir.F32Type):
         return tree, 1.0
@@ -170,7 +170,7 @@ def is_code(kind: ir.Type) -> bool:
 
 
 def place_in_row(decoding: Decoding) -> tuple[ir.AffineExpr, ...]:
-    """The indices of the element in a tensor of elements, where bytes hold two elements."""
+    """The indices of the element in the unpacked tensor, whose last axis counts elements."""
     at = decoding.elements.at
     if decoding.second is None:
         return at
@@ -283,12 +283,12 @@ def _terms(expression: ir.AffineExpr) -> Iterator[ir.AffineExpr]:
 
 
 class CodeTable:
-    """The values of a tree for all codes and places."""
+    """Evaluates trees for all codes and places."""
 
     def __init__(
         self, codes: Mapping[TensorElement, Array | None], places: Mapping[ir.AffineExpr, Array]
     ) -> None:
-        """`codes`: the values of each read, `places` those of each loop or index of several."""
+        """`codes`: the values of each read. `places`: those of each expression of `variables`."""
         self._codes, self._places = codes, places
         self._known: dict[int, Array | None] = {}
 

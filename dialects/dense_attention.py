@@ -66,9 +66,10 @@ def dense_attention(
     """softmax(scale * q k + mask) v: f32 [B, T, V, G, M].
 
     queries f32 [B, T, V, G, D]; keys [B, S, V, D] and values [B, S, V, M], floats. `mask` f32
-    [B / `sharing`, V * G, T, S] is added to scores: as many sequences after each other share one,
-    and all sequences, heads or queries where its size is 1. `replaces`: a mask of at most this is
-    the score itself, also in place of NaN. `causal`: query t attends to the keys 0 .. t.
+    [B / `sharing`, V * G, T, S] is added to scores. `sharing` consecutive sequences have one mask;
+    where a size of the mask is 1, all sequences, heads or queries share it. `replaces`: a mask
+    value of at most this replaces the score, even a NaN. `causal`: query t attends to the keys
+    0 .. t.
     """
     sizes = [*shape_of(queries)[:-1], shape_of(values)[-1]]
     options: dict[str, ir.Attribute] = {"scale": ir.FloatAttr.get_f32(scale)}
@@ -94,7 +95,7 @@ def dense_attention(
 
 
 def with_mask(score: ir.Value, mask: ir.Value, *, replaces: float | None) -> ir.Value:
-    """Scores, f32 or vectors, after the mask; see `dense_attention`."""
+    """Apply the mask to scores, f32 or vectors of f32; `replaces`: see `dense_attention`."""
     found = score + mask
     if replaces is None:
         return found

@@ -150,7 +150,7 @@ def iterators(op: ir.Operation) -> list[ir.Attribute]:
 
 
 def is_made_by(value: ir.Value, name: str) -> bool:
-    """Whether an operation of this name makes the value; no argument is made by one."""
+    """Whether a value is the result of an operation of this name; False for a block argument."""
     return not isinstance(value, ir.BlockArgument) and value.owner.name == name
 
 
@@ -174,7 +174,7 @@ def _read_integer(product: ir.Operation) -> Factor | None:
     factor = _scaled(element.owner.operands[0], scale, product.results[0].type)
     if factor is None or not is_integer(element.owner.operands[0].type):
         return None
-    # The step as the outer factor is applied after i8 * 2^127 has overflowed.
+    # If the step is the outer factor, i8 * 2^127 overflows before the step is applied.
     return Factor(factor.element, factor.scale, factor.exact and step != 0)
 
 

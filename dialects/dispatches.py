@@ -24,7 +24,7 @@ from mxc.dialects.samples import STATED, Shape, Sizes
 LOAD, STORE = (f"iree_tensor_ext.dispatch.tensor.{kind}" for kind in ("load", "store"))
 _TIE, _SCATTER = "flow.dispatch.tie_shape", "iree_linalg_ext.scatter"
 
-#: A kernel of mxc, before IREE's stream phase; then those of IREE too.
+#: Operation with a kernel of mxc before IREE's stream phase; after it, with any kernel.
 KERNEL = "stream.executable"
 
 #: Operations that reinterpret the same bytes as another type.
@@ -76,7 +76,7 @@ def walk(root: ir.Operation) -> Iterator[ir.Operation]:
                 op = view.operation
                 if len(op.regions):
                     yield from walk(op)
-                else:  # most of them
+                else:  # most operations
                     yield op
 
 

@@ -11,8 +11,9 @@ The pairs of an expert keep their order. G is the most groups that a call may ne
 come last, and have expert E, which is none. Rows of the tokens may be copied to the slots of their
 pairs. B may come with the call.
 
-Nothing reads rows of an unused group. `clamped` gives them the last expert, so that operations that
-know nothing of this read weights that exist; kernels know, and do not compute them (`unclamped`).
+Nothing reads rows of an unused group. `clamped` gives unused groups the last expert, so that
+operations that do not know about unused groups read weights that exist. Kernels take the numbers
+before this step (`unclamped`), and do not compute unused groups.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class GroupingCall:
 
 
 def rows_of_groups(pairs: Size, experts: int, known: GroupRows) -> Size:
-    """The rows of a group for so many pairs."""
+    """The number of rows of a group, B, for this number of pairs; `known`: see `GroupRows`."""
     if isinstance(pairs, int):
         return max(rows for least, rows in known if pairs >= least * experts)
     index = ir.IndexType.get()
@@ -112,7 +113,7 @@ def group_by_expert(
 
 
 def clamped(experts_of_groups: ir.Value, experts: int) -> ir.Value:
-    """The experts of groups, i32 [G], as `group_by_expert` gives them, without numbers of none."""
+    """Give unused groups the last expert: i32 [G], from the first result of `group_by_expert`."""
     last = experts - 1
     return generic(
         [(experts_of_groups, "g")], "g", i32(), lambda e: arith.minsi(e, constant(last, i32()))
@@ -120,7 +121,7 @@ def clamped(experts_of_groups: ir.Value, experts: int) -> ir.Value:
 
 
 def unclamped(value: ir.Value) -> ir.Value | None:
-    """The experts of groups of which `value` is what `clamped` makes; None if it is not."""
+    """The result of `group_by_expert` from which `clamped` made `value`; None for another value."""
     if isinstance(value, ir.BlockArgument) or value.owner.name != "linalg.generic":
         return None
     given = value.owner.operands[0]

@@ -66,7 +66,7 @@ def write_choice(dispatch: ir.Operation, choice: str) -> None:
 
 
 def read_choice(dispatch: ir.Operation) -> str | None:
-    """The text of `write_choice`; None without one."""
+    """The reason that `write_choice` recorded; None without one."""
     attributes = dispatch.attributes
     return ir.StringAttr(attributes[_CHOICE]).value if _CHOICE in attributes else None
 

@@ -172,7 +172,7 @@ def _function(
     said: Mapping[str, ir.Attribute],
     reference: Callable[..., Sequence[ir.Value]],
 ) -> str:
-    """The symbol of the function of this operation, which is built if it does not exist yet."""
+    """The symbol of the function with the attributes `said`, which is built if there is none."""
     taken = set()
     for op in _functions(module):
         symbol = symbol_of(op)

@@ -6,8 +6,8 @@
     a / b                        floats
 
 The operation is built at the insertion point. A Python number becomes a constant of the type of
-the other side; on the left it may be of a sum or product. What an integer 0 or 1 does not change is
-not built: a + 0, a - 0, a * 1, a // 1; a % 1 is 0.
+the other side; it may stand on the left of + and * only. An operation with an integer that changes
+nothing is not built: a + 0, a - 0, a * 1, a // 1; a % 1 is 0.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def _operator(
     *,
     reflected: bool = False,
 ) -> Callable[[ir.Value, ir.Value | float], ir.Value]:
-    """An operator of these builders. `neutral`: the integer that changes nothing. `reflected`: the
-    number is on the left."""
+    """Make a method of ir.Value from the builders for integers and for floats. `neutral`: the
+    integer that changes nothing. `reflected`: the Python number is on the left."""
 
     def build(left: ir.Value, right: ir.Value | float) -> ir.Value:
         builder = floats if _is_float(left) else integers

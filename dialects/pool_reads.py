@@ -4,7 +4,7 @@
         {mxc.pool = {operand = 1, part = 2, of = 48, runs = 3, lists = 4, page = 64, reach = 128,
                      queries = 0, mixed = 64}}
 
-The body of such a kernel does not show this, and the operand is the whole pool.
+The body of such a kernel does not show which part it reads, and its operand is the whole pool.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class PoolRead:
 
     `runs`: the operand [S, ..] with the runs. Without `lists`, each run reads one item, its state.
     With `lists` [S, P], the operand with the pages of each run, it reads pages of `page` positions:
-    those with the last `reach` positions of each row, or all (0). `queries`: the operand [T, V, G,
-    D], `mixed`: elements of a value, `causal`: whether a row attends to no later position,
-    `products`: those of parts of floats that make one of its multiplications; only attention has
-    these. `page`: 0 where it is the third size of the pool.
+    those with the last `reach` positions of each row, or all (0). `page` is 0 where the third size
+    of the pool is the page size. Only attention has the other fields. `queries`: the operand [T, V,
+    G, D]. `mixed`: elements of a value. `causal`: whether a row attends to no later position.
+    `products`: the products of parts of floats that the kernel computes for one multiplication.
     """
 
     operand: int

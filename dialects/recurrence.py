@@ -90,7 +90,8 @@ def delta_rule(
 
 
 def short_convolution(x: ir.Value, weights: ir.Value, states: States) -> tuple[ir.Value, ir.Value]:
-    """f32 [T, C] of x f32 [T, C] and `weights` [C, W], and the pool [M, L, W - 1, C] after it."""
+    """The convolution of x f32 [T, C] with `weights` [C, W], f32 [T, C], and the pool
+    [M, L, W - 1, C] after the rows."""
     operands = [x, weights, *states.operands]
     kinds = [x.type, states.pool.type]
     return _call(SHORT_CONVOLUTION, operands, kinds, recurrence_reference.convolution, rows=0)
@@ -117,7 +118,8 @@ def _call(
     reference: Callable[..., Sequence[ir.Value]],
     rows: int,
 ) -> tuple[ir.Value, ir.Value]:
-    """Call an operation of rows and a pool; `rows`: the number of the operand that has T rows."""
+    """Call an operation whose results are rows and a pool. `rows`: the number of an operand with T
+    rows."""
     pool = len(operands) - 4
     dynamic = zip(kinds, (rows, pool), strict=True)
     sizes = [(number, 0) for kind, number in dynamic if kind.is_dynamic_dim(0)]

@@ -9,8 +9,8 @@ or
       ins(%scales : tensor<2x4xf32>) { yield } -> tensor<2x128x4xf32>
     %r = tensor.collapse_shape %q [.., [p, q], [ko]] into tensor<256x4xf32>
 
-A contraction is canonical with a scale for each row and block. A kernel that knows how many rows
-have the same reads %scales; for others IREE computes the repetition.
+A canonical contraction has a scale for each row and block. A kernel that knows how many rows share
+a scale reads %scales itself; for other kernels IREE computes the repetition.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PARALLEL = linalg.IteratorType.parallel
 
 @dataclass(frozen=True)
 class RepeatedRows:
-    """`source` [.., ceil(N / rows), KO], of which `rows` rows have the same."""
+    """Scales `source` [.., ceil(N / rows), KO] of N rows, of which each `rows` share one scale."""
 
     source: ir.Value
     rows: int
@@ -60,7 +60,7 @@ def read_at(source: ir.Value, reads: Sequence[ir.AffineExpr], sizes: Sequence[in
 
 
 def match_repeated_rows(value: ir.Value) -> RepeatedRows | None:
-    """What `value` repeats so; None for another value."""
+    """The scales that `value` repeats for the rows that share them; None for another value."""
     op, merged = owner(value), False
     if op is not None and op.name == "tensor.collapse_shape":
         merged = _merges_rows(op)
@@ -80,13 +80,13 @@ def match_repeated_rows(value: ir.Value) -> RepeatedRows | None:
         rows = _divisor(read.results[row], row)
     if rows is None or rows <= 0:
         return None
-    # A tensor may have more rows than are read.
+    # `source` may have more rows than are read: then `value` is no repetition of it.
     few, count = shape_of(op.operands[0])[-2], shape_of(value)[-2]
     return RepeatedRows(op.operands[0], rows) if few == -(-count // rows) > 0 else None
 
 
 def _copies(op: ir.Operation) -> bool:
-    """Whether an operation gives elements of its operand as they are."""
+    """Whether an operation yields elements of its operand unchanged."""
     if op.name != "linalg.generic" or len(op.operands) != 2:
         return False
     block = op.regions[0].blocks[0]

@@ -42,7 +42,7 @@ Scales = tuple[ir.Value | None, ir.Value | None]
 
 @dataclass(frozen=True)
 class RotaryWrite:
-    """A call of the operation, see `rotary_write`. `format`: of packed pages; None for floats."""
+    """A call of the operation, with its operands and options as `rotary_write` describes them."""
 
     op: ir.Operation
     queries: ir.Value
@@ -79,8 +79,8 @@ def rotary_write(
     """The rotated queries f32 [T, Q * D], and the pool with the keys and values of the rows.
 
     queries f32 [T, Q * D], keys and values f32 [T, V * D]; rotations: cos and sin, f32 [T, R];
-    slots i32 [T], no two the same. `distance`: see above; None for R. `format`: what the pool is
-    packed in; None: it has floats. `scales`: keys and values of fp8 pages are divided by them.
+    slots i32 [T], no two the same. `distance`: see above; None for R. `format`: the packed
+    format of the pool; None for floats. `scales`: keys and values of fp8 pages are divided by them.
     """
     scaled = [0 if scale is None else 1 for scale in scales]
     given = [scale for scale in scales if scale is not None]
@@ -143,7 +143,7 @@ def _rotary_write(found: named_operations.NamedCall) -> RotaryWrite:
 
 
 def _scales_of(given: Sequence[ir.Value], scaled: Sequence[int]) -> Scales:
-    """The scales of keys and of values, of those that there are."""
+    """The given scales as those of keys and of values; `scaled`: 1 for each that has scales."""
     left = list(given)
     keys, values = (left.pop(0) if each else None for each in scaled)
     return keys, values
@@ -174,7 +174,7 @@ def _heads(x: ir.Value, heads: int, depth: int) -> ir.Value:
 def _rotated(
     x: ir.Value, tables: Sequence[ir.Value], heads: int, depth: int, distance: int
 ) -> ir.Value:
-    """f32 [T, heads, D] of x f32 [T, heads * D]."""
+    """Rotate x f32 [T, heads * D]: f32 [T, heads, D]."""
     loops, pairs = "m h d", shape_of(tables[0])[1]
 
     def rotate(value: ir.Value) -> ir.Value:

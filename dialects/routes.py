@@ -21,7 +21,7 @@ ROUTE, MOST_BYTES = "route", 1 << 18
 
 @dataclass(frozen=True)
 class RouteCall:
-    """A call of `route`."""
+    """A call of `route`, with its operands."""
 
     op: ir.Operation
     x: ir.Value
@@ -58,6 +58,6 @@ def route_calls(module: ir.Operation) -> Iterator[RouteCall]:
 
 
 def route_call(op: ir.Operation) -> RouteCall:
-    """The call that `op` is."""
+    """Return the operands of `op`, which must be a call of `route`."""
     x, weight, *bias = op.operands
     return RouteCall(op, x, weight, bias[0] if bias else None)

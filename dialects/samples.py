@@ -1,6 +1,7 @@
 """Samples of a function's arguments, and the sizes of tensors at a sample.
 
-Sizes that are known only at the call have no number in a report; at a sample they have:
+A size that is known only at the call has no number in a report. A sample is an example of a call,
+which gives these sizes numbers:
     module attributes {mxc.samples = [{name = "token", function = "step", rows = 1, positions = 64,
         sizes = [array<i64: 1>, array<i64: 1>, array<i64: 1, 3>, ..]}]}
 
@@ -128,7 +129,7 @@ def read_estimates(op: ir.Operation) -> list[tuple[int, int]]:
 
 
 class Sizes:
-    """Sizes at a sample; without a sample, sizes that types state."""
+    """Evaluates sizes at a sample; without a sample, only sizes that types state are known."""
 
     def __init__(self, sample: Sample | None = None) -> None:
         """`sample`: a sample of the function that contains the values."""
@@ -252,7 +253,7 @@ class Sizes:
         return kept
 
 
-#: The sizes that types state.
+#: Sizes without a sample: only those that types state.
 STATED = Sizes()
 
 

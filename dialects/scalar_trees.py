@@ -7,9 +7,11 @@ over parallel loops, lookups in constant tables). The result is a tree over
 
     %lo = linalg.generic(%bytes) { andi %b, 15 }                 [N, K / 2]
     %w = linalg.generic(%lo) { extract %values[%lo] }
-    %w at (n, k)    is    Lookup(values, Apply(andi, Read(%bytes, (n, k)), Number(15)))
+    %w at (n, k)    is    TableElement(values,
+                              Apply(andi, TensorElement(%bytes, (n, k)), Literal(15)))
 
-Arithmetic on indices stays affine where possible: `remui (linalg.index 1), 2` is Index(d1 mod 2).
+Arithmetic on indices stays affine where possible: `remui (linalg.index 1), 2` is
+AffineIndex(d1 mod 2).
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from mxc.dialects.tensor_constants import constant_of, splat_number
 #: Most bits of codes of elements and scales.
 _CODE_BITS = 8
 
-#: Whether to follow the elements of a tensor; otherwise they are reads.
+#: Whether to follow the elements of a tensor upwards; otherwise they are leaves (TensorElement).
 Enter = Callable[[ir.Value], bool]
 
 
@@ -118,7 +120,7 @@ class _Walk:
         return here if found is None else found
 
     def _is_weight(self, read: TensorElement) -> bool:
-        """Whether a read of a constant is of codes over many places, not of one of two entries."""
+        """Whether a constant is read as codes over many places, not as a table of two entries."""
         narrow = bits_of(read.type) <= _CODE_BITS
         return narrow and any(bound(index, self._ranges) > 1 for index in read.at)
 
@@ -219,7 +221,7 @@ class _Walk:
         return Select(number, tuple(enumerate(cases[:-1])), cases[-1])
 
     def _inserted(self, op: ir.Operation, at: Indices) -> Tree | None:
-        """An element after an insertion of a slice along one axis: strided, or an equal part."""
+        """An element after a slice was inserted along one axis: strided, or one of equal parts."""
         whole = list(ir.RankedTensorType(op.operands[1].type).shape)
         offsets, sizes, strides = (
             list(ir.DenseI64ArrayAttr(op.attributes[f"static_{name}"]))
@@ -249,7 +251,7 @@ class _Walk:
         before = self.element(op.operands[1], at)
         cases = {case: self.element(op.operands[0], inside)}
         if isinstance(before, Select) and before.at == number:
-            # What insertions have covered is read no more.
+            # Merge with earlier insertions; a later one replaces an earlier one at its place.
             cases, before = dict(before.cases) | cases, before.otherwise
         if len(cases) == count:
             before = cases.pop(max(cases))

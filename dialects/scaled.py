@@ -150,7 +150,8 @@ NO_ROWS = Reason("a side has no row loop of its own")
 
 @dataclass(frozen=True)
 class Loops:
-    """Roles of the loops of the generic. `ki`: the loop between scales of different block sizes."""
+    """Roles of the loops of the generic. `ki`: the loop over the smaller blocks within a larger
+    one; empty if the block sizes of both sides are equal."""
 
     batch: tuple[int, ...]
     m: int
@@ -239,7 +240,7 @@ def match_scaled_contraction(
     if len(reduced) not in (2, 2 + mixed) or any(not set(reduced) <= read for read in reads):
         return Reason(f"it reduces {len(reduced)} loops where (ko, kb) are wanted on both sides")
     blocks = [set(_known(dims(maps[f.scale]))) for f in factors if f.scale is not None]
-    # From the outermost: read by all scales, by scales of smaller blocks only, by none.
+    # Number of scales that a loop indexes: all for ko, those of smaller blocks for ki, none for kb.
     depth = {loop: sum(loop in block for block in blocks) for loop in reduced}
     ko, *ki, kb = sorted(reduced, key=lambda loop: -depth[loop])
     if depth[ko] != len(blocks) or depth[kb] or any(depth[loop] != 1 for loop in ki):

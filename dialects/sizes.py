@@ -113,7 +113,7 @@ def size_of(value: ir.Value, axis: int) -> Size:
 
 
 def as_long_as(value: ir.Value, other: ir.Value) -> ir.Value:
-    """A vector reshaped so that its dynamic size is that of `other`, which has the same length."""
+    """Reshape a vector so that its dynamic size is the value that `other` has; both are as long."""
     sizes = [dynamic_sizes(each) for each in (value, other)]
     return flow.TensorReshapeOp(value.type, value, *sizes).result
 
@@ -155,14 +155,14 @@ def value_of(size: Size) -> ir.Value:
 
 
 def split(sizes: Sequence[Size]) -> tuple[list[int], list[ir.Value]]:
-    """The sizes in the form that a type takes, and the values of the dynamic ones."""
+    """The sizes for a tensor type, with dynamic ones marked as such, and the values of these."""
     dynamic = ir.ShapedType.get_dynamic_size()
     given = [size for size in sizes if not isinstance(size, int)]
     return [size if isinstance(size, int) else dynamic for size in sizes], given
 
 
 def _size_of_argument(value: ir.BlockArgument, axis: int) -> ir.Value:
-    """A single `tensor.dim` at the start of the block, reused by later calls."""
+    """A `tensor.dim` of an argument at the start of its block; later calls reuse it."""
     block = value.owner
     for each in block.operations:
         op = each.operation

@@ -61,8 +61,8 @@ def columns_in(x: ir.Value) -> tuple[ir.Value, int]:
 def sliced_trace(
     value: ir.Value, indices: Sequence[ir.AffineExpr], ranges: Sequence[int | None]
 ) -> tuple[ir.Value, Indices, int | None]:
-    """`trace`, also through slices with static places; and how many elements of the source the
-    slices leave, None where there are none."""
+    """Like `trace`, but also through slices at static places. The third result is the number of
+    elements of the slice that is nearest to `value`; None without a slice."""
     count: int | None = None
     value, at = trace(value, indices, ranges)
     while not isinstance(value, ir.BlockArgument):

@@ -1,9 +1,10 @@
-"""The sums that workgroups of a product leave to each other, where several share K.
+"""Partial sums that the workgroups of a product exchange, where several workgroups share K.
 
     %y, %parts, %after = flow.dispatch @product(.., %counters)
         {mxc.split_sums = {parts = 1, counters = 4}}
 
-They are results of the dispatch, of which the program reads the first ones alone.
+Partial sums and counters are the last results of the dispatch; the program reads only the results
+before them.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _PARTS, _COUNTERS = "parts", "counters"
 
 @dataclass(frozen=True)
 class SplitSums:
-    """`parts`: the number of the result with the sums; the next one are the counters, which the
-    operand number `counters` has too."""
+    """`parts`: the number of the result with the partial sums; the next result is the counters.
+    `counters`: the number of the operand with the counters, which the dispatch updates in place."""
 
     parts: int
     counters: int
@@ -37,17 +38,17 @@ class SplitSums:
 
     @property
     def counted(self) -> int:
-        """The number of the result that are the counters."""
+        """The number of the result with the counters."""
         return self.parts + 1
 
     @property
     def results(self) -> tuple[int, int]:
-        """The results that the program does not read."""
+        """The numbers of the results that the program does not read: partial sums and counters."""
         return self.parts, self.counted
 
     def bytes(self, op: ir.Operation, sizes: Sizes) -> int | None:
-        """Bytes of the sums, once though they are written and read; None where sizes are not
-        known."""
+        """Bytes of the partial sums, counted once though they are written and read; None where
+        sizes are not known."""
         shape = sizes.result(op, self.parts)
         return None if shape is None else shaped_bytes(op.results[self.parts].type, shape)
 

@@ -66,8 +66,8 @@ class Matmul:
     - `bytes_moved`: bytes that these dispatches read and write.
     - `bytes_minimum`: bytes of the packed operands and the output.
     - `reason`: why no kernel of ours computes it; None if one does.
-    - `fallback`: the same if an operand is packed, with what IREE's kernel lacks; or what a kernel
-      of ours lacks; else None.
+    - `fallback`: if IREE's kernel computes it on packed operands, `reason` and what that kernel
+      lacks; if a kernel of ours computes it, what this kernel lacks, if anything; else None.
     - `choice`: why a kernel of ours does not use the best instruction of the CPU; else None.
     - `schedule`: the schedule that a file gave to a CPU kernel, with where it was measured; None if
       the compiler chose.

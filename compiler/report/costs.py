@@ -54,14 +54,14 @@ def operation_cost(
     attention = pool.flops(dispatch.op, sizes) if pool is not None else 0
     flops = summed([*products, attention])
     issued = summed([*products, *[attention] * (1 if pool is None else pool.products)])
-    # No product has to move the sums of its splits: they are no part of the lower bound.
+    # Partial sums are moved only where workgroups share K: the lower bound does not include them.
     split = read_split_sums(dispatch.op)
     needed = moved if split is None else _difference(moved, split.bytes(dispatch.op, sizes))
     return OperationCost(bytes_moved=moved, flops=flops, time=_time(call, needed, issued, target))
 
 
 def estimated(dispatch: Dispatch, call: Contraction | None, sample: int) -> Contraction | None:
-    """Return `call` with the clocks and workgroups of sample number `sample`, if it has some."""
+    """Return `call` with the clocks and workgroups of sample number `sample`, if known."""
     estimates = read_estimates(dispatch.op)
     if call is None or not estimates:
         return call
@@ -70,8 +70,8 @@ def estimated(dispatch: Dispatch, call: Contraction | None, sample: int) -> Cont
 
 
 def at_sizes(dispatch: Dispatch, call: Contraction, sizes: Sizes) -> Contraction:
-    """Return `call` with its dynamic groups or rows, which are the first of its workload, the
-    last one first."""
+    """Return `call` with its dynamic sizes as numbers. They are the first values of the workload:
+    rows (if dynamic), then groups (if dynamic)."""
     unknown = [size for size in (call.batch, call.m) if size is None]
     if not unknown or call.any_sizes:
         return call

@@ -23,7 +23,8 @@ CPU_KINDS = (
 
 _VECTOR = re.compile(r"%[xyzt]mm\d|\bv\d+\.|\b[qz]\d+\b")
 _MOVE = re.compile(r"v?mov\w*|vp?broadcast\w*|v?lddqu|tile(?:load|store)\w*")
-#: The first kind whose pattern a mnemonic matches; what moves to or from memory is decided before.
+#: Kinds by pattern of mnemonics, of which the first match counts. Moves to and from memory (_MOVE)
+#: are recognized before.
 _KINDS = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (

@@ -67,7 +67,7 @@ def _finishes(reader: Dispatch, index: int, columns: int) -> bool:
     sizes = [_size(part.type) for part in parts]
     if sizes == [whole]:
         return written == whole
-    # A scalar has no end.
+    # The last size of each part; a scalar has none.
     ends = [end for part in parts for end in ir.RankedTensorType(part.type).shape[-1:]]
     halves = len(parts) == 2 and [2 * end for end in ends] == [columns, columns]
     return halves and sizes == [written, written] and (2 * written[0], written[1]) == whole

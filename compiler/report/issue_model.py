@@ -106,8 +106,8 @@ def estimate(
 def waits(
     steps: Sequence[IssueStep], unit: ComputeUnit, *, workgroup_size: int, workgroups: int = 1
 ) -> list[float]:
-    """Return the clocks that one wave waits after each step, beside those of the issue, in one
-    iteration of the steady state. Raises as `estimate`.
+    """Return the clocks that one wave waits after each step, in addition to the clocks of issue, in
+    one iteration of the steady state. Raises as `estimate`.
     """
     if unit.rates is None or not steps:
         raise ValueError("no rates of the compute unit are known, or the loop is empty")
@@ -118,8 +118,8 @@ def waits(
     return [clocks - unit.rates.issue for clocks in between]
 
 
-#: Units of a SIMD and queues that must be free for a step of each pipe to issue. One queue for all
-#: SIMDs where they share a pipe, so that no SIMD always comes first.
+#: The units of a SIMD and the queues that must be free before a step of each pipe can issue. The
+#: SIMDs have one queue for a pipe that they share, so that no SIMD always comes first.
 _UNITS: dict[str, tuple[str, ...]] = {
     "matrix": ("matrix", "vector"),
     "vector": ("vector",),
@@ -132,11 +132,12 @@ _UNITS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class _Demand:
-    """What a step takes, worked out before the run. `places`: for each SIMD, the units and queues
-    that must be free, by their numbers in `_Run.free`; `busy`: clocks of each unit. `memory`,
-    `lds`: clocks of the shared pipes; None where the step does not use them. `latency`: clocks from
-    the end of the transfer by LDS, or from now for a scalar load, to the data that the counter lgkm
-    waits for; None for other steps; `transfers`: whether one of these three is not None."""
+    """The units and clocks that a step takes, computed before the run. `places`: for each SIMD, the
+    units and queues that must be free, as indices in `_Run.free`. `busy`: clocks for which the
+    first and the second of them are busy. `memory`, `lds`: clocks of the shared pipes; None where
+    the step does not use them. `latency`: clocks until the data arrives that lgkmcnt counts, from
+    the end of the LDS transfer, or from the issue of a scalar load; None for other steps.
+    `transfers`: whether `memory`, `lds` or `latency` is not None."""
 
     step: IssueStep
     places: tuple[tuple[int, ...], ...]
@@ -184,7 +185,7 @@ class _Run:
         self.waves = [_Wave(n % unit.simds, n // waves) for n in range(waves * groups)]
         self.size = waves
         simds = unit.simds
-        #: The number of a queue, and the first of a unit, which each SIMD has.
+        #: The index in `free` of each queue, and of the first SIMD's unit; the other SIMDs' follow.
         self.first: dict[str, int] = {}
         count = 0
         for name in sorted({name for names in _UNITS.values() for name in names}):

@@ -94,5 +94,5 @@ def lane_bytes(mnemonic: str) -> int:
 
 
 def _bytes(mnemonic: str) -> int:
-    """Return the same for timing: less than a dword takes as long as a dword."""
+    """Return `lane_bytes` for timing: less than a dword takes as long as a dword."""
     return max(4, lane_bytes(mnemonic))

@@ -101,7 +101,7 @@ def _marked(body: str, loop: Loop, sign: str) -> str:
         return body
     lines: list[str] = []
     number = 0
-    pending = -1  # index of the label of the next instruction
+    pending = -1  # index of the label before the next instruction; -1: none
     for text in body.splitlines():
         if read_line(text) is not None:
             if number == loop.first:

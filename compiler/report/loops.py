@@ -95,7 +95,7 @@ def cpu_loops(body: str) -> tuple[list[LoopInstruction], list[tuple[int, int]]]:
 
 
 def innermost(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the loops that have no other of them inside."""
+    """Return the loops that contain no other loop of `ranges`."""
     return [r for r in ranges if not any(_within(other, r) for other in ranges)]
 
 
@@ -133,8 +133,8 @@ def _ranges(lines: Sequence[LoopInstruction], labels: dict[str, int]) -> list[tu
 
 
 def _ends(lines: Sequence[LoopInstruction], target: int) -> bool:
-    """Whether the program ends at an instruction or after it, before any branch: a branch back to
-    it leaves the kernel."""
+    """Whether the kernel ends at an instruction or after it, before any branch: then a branch back
+    to this instruction leaves the kernel, and closes no loop."""
     for line in lines[target:]:
         if line.mnemonic == _END or line.mnemonic.startswith(_BRANCH):
             return line.mnemonic == _END

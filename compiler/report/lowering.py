@@ -19,7 +19,7 @@ from mxc.targets.target import KINDS, Kind, Target
 NO_REASON = "no pass has said why"
 #: Fallback of a kernel of ours whose code is missing.
 NO_CODE = "its kernel is not in the assembly"
-#: The same if no assembly was requested.
+#: Fallback of a kernel of ours where no assembly was requested.
 UNLISTED = "compiled without a listing: the instructions of its kernel are not known"
 
 

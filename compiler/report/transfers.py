@@ -50,8 +50,10 @@ def _of_function(function: ir.Operation) -> Transfers | None:
 
 
 def _counted(kind: ir.RankedTensorType, argument: int | None, tables: set[int | None]) -> str:
-    """What the first dimension of a tensor counts: of runs are `tables`, and the places of states,
-    which stand after all other numbers; slots, of rows, stand before a table each."""
+    """Return what the first dimension of a tensor counts: "row", "run" or "logits".
+
+    Page lists, whose argument numbers are `tables`, count runs. Of the other arguments after
+    _WANTED, slots count rows, and a page list follows each; places of states count runs."""
     if _is_table(kind):
         return "run"
     if argument == _WANTED:
@@ -65,7 +67,7 @@ def _is_table(kind: ir.RankedTensorType) -> bool:
 
 
 def _argument(op: ir.Operation) -> int | None:
-    """The number of the argument that a tensor of numbers is; None for one that is computed."""
+    """The number of the argument that a tensor of integers is; None for other tensors."""
     size = op.operands[1].owner
     element = ir.RankedTensorType(op.operands[0].type).element_type
     if not isinstance(element, ir.IntegerType) or isinstance(size, ir.Block):

@@ -109,7 +109,7 @@ NAMES: dict[str, Any] = {
 }
 
 
-#: Expressions of the flag operands: VCC is zero, EXEC is zero, SCC.
+#: Expressions of the flag operands by number: VCCZ (VCC is zero), EXECZ (EXEC is zero), SCC.
 _FLAGS = {251: f"is_zero(w, {VCC})", 252: f"is_zero(w, {EXEC})", 253: "w.scc.astype(u4)"}
 
 #: Functions that read the low 16 bits of a register, by kind.

@@ -58,7 +58,7 @@ class Waves:
         self.scratch_base: Array = np.zeros(self.shape, np.int64)
         self.scratch_size = 0
         self.workgroup: Array = np.zeros(count, np.int64)
-        #: MODE of the executing waves; and of each wave, int [waves], where they differ.
+        #: MODE of the executing waves. `modes`: that of each wave, int [waves]; None if all agree.
         self.mode = 0
         self.modes: Array | None = None
         self.alive: Array = np.ones((count, 1), bool)

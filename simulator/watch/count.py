@@ -46,10 +46,10 @@ class Counts:
     """Counts of a run, over all waves.
 
     instructions: numbers of executed instructions, by class. memory_read, memory_written: bytes
-    that lanes access in buffers. requests: of vector loads, for each four adjacent lanes the lines
-    that they read from. lds_read, lds_written: bytes in LDS. bank_conflicts: extra passes
-    over the banks. matrix_cycles, vector_cycles, lds_cycles: see above; the first two are cycles of
-    one SIMD if waves are spread evenly.
+    that lanes access in buffers. requests: L1 requests of vector loads, one for each line from
+    which four adjacent lanes load. lds_read, lds_written: bytes in LDS. bank_conflicts: extra
+    passes over the banks. matrix_cycles, vector_cycles, lds_cycles: lower bounds in cycles; the
+    first two are cycles of one SIMD if waves are spread evenly.
     """
 
     waves: int = 0
@@ -183,7 +183,7 @@ class Counter(Observer):
 
 
 def _requests(address: Array, lanes: Array | None) -> int:
-    """The lines that each four adjacent lanes load from."""
+    """Return the number of requests: for each four adjacent lanes, the lines they load from."""
     lines = address // LINE if lanes is None else np.where(lanes, address // LINE, -1)
     ordered = np.sort(lines.reshape(-1, _TOGETHER), axis=1)
     new = ordered[:, 1:] > ordered[:, :-1]

@@ -45,20 +45,21 @@ class Definedness:
         d = program.kernel.descriptor
         scalars = d.user_sgprs + sum(d.workgroup_ids)
         given = {("s", n) for n in range(scalars) if n not in d.undefined_sgprs}
-        #: Registers that are defined in all lanes; for others, where: bool [waves, 1 or 64].
+        #: Registers that are defined in all lanes; for other registers (`_partly`), the lanes in
+        #: which they are defined, bool [waves, 1 or 64]. Registers in neither are undefined.
         self._full: set[Register] = given | {("v", 0)} | _ALWAYS
         self._partly: dict[Register, Array] = {}
-        #: Lanes without a work item, which do not count.
+        #: Lanes without a work item. A write by active lanes defines them too.
         self._absent: Array = ~w.lanes
         self._nowhere: Array = np.zeros((w.count, 1), bool)
         self._look(w)
-        #: Where the results of the executing instruction are undefined, and the exceptions by
-        #: register.
+        #: Where the results of the executing instruction are undefined, None for nowhere;
+        #: `_results` has the registers for which this differs.
         self._result: Array | None = None
         self._results: dict[Register, Array] = {}
 
     def _look(self, w: Waves) -> None:
-        """The waves that execute, their active lanes, and these with those that do not count."""
+        """Keep the executing waves, their active lanes, and the lanes that a write defines."""
         self._active, self._lanes, self._everywhere = w.active, w.lanes, w.full
         self._waves: Array = self._nowhere | True if w.active is None else w.active
         self._written: Array = w.lanes | self._absent & self._waves
@@ -79,24 +80,24 @@ class Definedness:
         bad: dict[Register, Array] = {}
         for register in sorted(use.reads - self._full):
             known = self._partly.get(register)
-            # Other lanes of what is computed lane by lane are not written.
+            # An instruction that computes lane by lane reads only the lanes that it writes.
             active = self._written if use.lanewise and register[0] in "va" else self._waves
             if known is active:
                 continue
-            here = active if known is None else active > known  # and not known
+            here = active if known is None else active > known  # active & ~known
             if register in use.decides:
                 used = here.all(axis=1, keepdims=True) & w.lanes if spills else here & w.lanes
                 if used.any():
                     yield f"{register[0]}{register[1]} comes from what nobody wrote"
                     self._full.add(register)
                     continue
-            if np.count_nonzero(here):  # of a small array in a tenth of the time of `any`
+            if np.count_nonzero(here):  # on small arrays, ten times as fast as `any`
                 bad[register] = here
         if bad:
             self._result = self._reached(w, i, bad)
 
     def _reached(self, w: Waves, i: Instruction, bad: dict[Register, Array]) -> Array:
-        """Return where results are undefined; bad: where the registers that are read are."""
+        """Return where results are undefined. bad: where the registers that are read are."""
         if i.name in (_READ_LANE, _READ_FIRST):
             wide = np.broadcast_to(_of(i, 0, bad), w.shape)
             others = _of(i, 1, bad) if len(i.operands) > 1 else self._nowhere

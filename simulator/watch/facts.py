@@ -25,7 +25,7 @@ class InstructionFacts:
 
     @cached_property
     def use(self) -> RegisterUse:
-        """What it does to registers."""
+        """The registers and counters that the instruction uses."""
         return use_of(self.i)
 
     @property
@@ -75,7 +75,8 @@ class InstructionFacts:
 
     @cached_property
     def more(self) -> int:
-        """Additional passes: 0, for XDL instructions 1, or 2 on gfx950 except for the shortest."""
+        """Passes that rules add to `passes`: 0, or for XDL instructions 1, or 2 on gfx950 except
+        for those of 2 passes."""
         if not self.wide:
             return 0
         return 1 + (self.processor is GFX950 and self.passes != 2)
@@ -151,12 +152,13 @@ class InstructionFacts:
 
     @cached_property
     def asks_scalar(self) -> bool:
-        """Whether an earlier scalar write may matter although it is not a vector instruction."""
+        """Whether it accesses a hardware register or reads M0, and so may need wait states after a
+        scalar write even if it is no vector instruction."""
         return self.register is not None or self.reads_m0
 
     @cached_property
     def interesting(self) -> bool:
-        """Whether any rule has it as the earlier instruction."""
+        """Whether it is the earlier instruction of some rule."""
         scalar = self.scalar and (self.sets or bool(self.writes & M0_REGISTERS))
         return self.vector or scalar or bool(self.stored)
 

@@ -13,8 +13,8 @@ is not atomic, and nothing orders them. Two things order accesses:
   wait for vmcnt(0)), and the second wave acquires after its atomic (buffer_inv sc1).
 
 Plain loads may be concurrent with atomic operations, as in compare-and-swap loops, which begin with
-a load. A store of the value that a byte already has is not a race. That waves end before others
-begin in the simulator orders nothing.
+a load. A store of the value that a byte already has is not a race. In the simulator, some waves
+end before others begin; this does not order their accesses.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class _Access:
 
     @property
     def shift(self) -> int:
-        """Difference between offsets in the region and offsets in the buffer."""
+        """Offset of the buffer in the region."""
         return self.space.home - self.region.first
 
 

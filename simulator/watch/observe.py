@@ -85,77 +85,77 @@ class ObserverGroup(Observer):
         self._close = tuple(o for o in observers if o.every_instruction)
 
     def start(self, w: Waves, program: TranslatedKernel) -> None:
-        """Tell all."""
+        """Forward the call to all observers."""
         for each in self._observers:
             each.start(w, program)
 
     def before(self, w: Waves, i: Instruction) -> None:
-        """Tell those that want every instruction."""
+        """Forward the call to the observers with `every_instruction`."""
         for each in self._close:
             each.before(w, i)
 
     def after(self, w: Waves, i: Instruction) -> None:
-        """Tell those that want every instruction."""
+        """Forward the call to the observers with `every_instruction`."""
         for each in self._close:
             each.after(w, i)
 
     def block(self, w: Waves, first: int, count: int) -> None:
-        """Tell all."""
+        """Forward the call to all observers."""
         for each in self._observers:
             each.block(w, first, count)
 
     def scalar(self, w: Waves, i: Instruction, address: Array, size: int) -> None:
-        """Tell all."""
+        """Forward the call to all observers."""
         for each in self._observers:
             each.scalar(w, i, address, size)
 
     def vector(
         self, w: Waves, i: Instruction, address: Array, lanes: Array | None, size: int, store: bool
     ) -> None:
-        """Tell all."""
+        """Forward the call to all observers."""
         for each in self._observers:
             each.vector(w, i, address, lanes, size, store)
 
     def load(self, w: Waves, address: Array, lanes: Array | None, size: int) -> None:
-        """Tell all."""
+        """Forward the call to all observers."""
         for each in self._observers:
             each.load(w, address, lanes, size)
 
     def store(
         self, w: Waves, address: Array, lanes: Array | None, values: Array, size: int
     ) -> None:
-        """Tell all."""
+        """Forward the call to all observers."""
         for each in self._observers:
             each.store(w, address, lanes, values, size)
 
     def change(self, w: Waves, address: Array, lanes: Array, size: int) -> None:
-        """Tell all."""
+        """Forward the call to all observers."""
         for each in self._observers:
             each.change(w, address, lanes, size)
 
     def scratch(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
-        """Tell all."""
+        """Forward the call to all observers."""
         for each in self._observers:
             each.scratch(w, i, place, size, store)
 
     def local(
         self, w: Waves, i: Instruction, place: Array, size: int, stored: Array | None
     ) -> None:
-        """Tell all."""
+        """Forward the call to all observers."""
         for each in self._observers:
             each.local(w, i, place, size, stored)
 
     def local_atomic(self, w: Waves, i: Instruction, place: Array, size: int) -> None:
-        """Tell all."""
+        """Forward the call to all observers."""
         for each in self._observers:
             each.local_atomic(w, i, place, size)
 
     def barrier(self, w: Waves, waiting: Array, places: Array) -> None:
-        """Tell all."""
+        """Forward the call to all observers."""
         for each in self._observers:
             each.barrier(w, waiting, places)
 
     def finish(self, w: Waves) -> None:
-        """Tell all."""
+        """Forward the call to all observers."""
         for each in self._observers:
             each.finish(w)

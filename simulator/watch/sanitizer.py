@@ -175,11 +175,11 @@ class Sanitizer(Observer):
         counts[VECTOR].wait(vector, self._active)
         if vector == 0:
             self._global.waited(self._active)
-        # The outstanding operations may be scalar loads; more LDS operations are complete then.
+        # If scalar loads are among the outstanding operations, even more LDS operations are done.
         counts[LOCAL].wait(local, self._active)
         if local == 0:
             counts[SCALAR].wait(0, self._active)
-        late: dict[int, bool] = {}  # the registers of a load share their numbers
+        late: dict[int, bool] = {}  # by id: the registers of a load share an array
         for each in self._pending.values():
             for name, sequence in each:
                 if id(sequence) not in late:

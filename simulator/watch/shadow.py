@@ -22,8 +22,8 @@ _SHIFT = 20
 _WAVE = (1 << _SHIFT) - 1
 #: The wave number that stands for several waves.
 _SEVERAL = _WAVE
-#: Bits of stores that were not waited for yet, and of loads to LDS among them. These have the
-#: number of the store in place of an epoch.
+#: Flags of an access: a store that its wave has not waited for yet, which has the number of the
+#: store in place of an epoch; and whether this store is a load to LDS.
 _PENDING, _DIRECT = 1 << 61, 1 << 60
 
 _WRITES = "LDS that another wave writes, without a wait and a barrier between"
@@ -44,7 +44,7 @@ class Shadow:
         self.read: Array = np.zeros(dwords, np.int64)
         self.read_bytes: Array = np.zeros((dwords, 4), np.int64)
         self.bytes_are_read = False
-        #: The entry of the last store, but for its wave: what `complete` takes.
+        #: The entry of the last store without its wave: the argument `entry` of `complete`.
         self.latest = _PENDING
         self._memory = w.lds.bytes
         self._waves = w.count // len(self.epoch)

@@ -16,7 +16,7 @@ EXECUTION = frozenset(("s", n) for n in (EXEC, EXEC + 1))
 CARRY = ("scc", 0)
 #: Counters of vector memory, of LDS, and of scalar loads; the last two share lgkmcnt.
 VECTOR, LOCAL, SCALAR = "vmcnt", "lgkmcnt", "scalar"
-#: Vector instructions that take lanes from elsewhere.
+#: Vector instructions whose results depend on other lanes.
 _ACROSS = re.compile("mfma|smfmac|lane")
 #: Instructions that read and write both registers.
 EXCHANGES = ("v_swap_b32", "v_permlane16_swap_b32", "v_permlane32_swap_b32")
@@ -29,8 +29,9 @@ class RegisterUse:
     decides: registers that are read and must be defined. A result that is a half or a byte of its
     register (v_mad_mixlo, d16 loads, SDWA) counts as the whole register, because compilers leave
     the rest undefined and do not use it. counters: counters that the instruction increments. A FLAT
-    instruction increments two, because it may access LDS, without an order there.
-    lanewise: a lane of a result depends on no other lane of vector registers.
+    instruction increments two: it may access LDS, where it completes in no order (SCALAR). loads:
+    whether it writes registers. lanewise: a lane of a result depends on no other lane of vector
+    registers.
     """
 
     reads: frozenset[Register]

@@ -44,13 +44,14 @@ NVFP4 = "nvfp4"
 MODES = (*FLOATS, INT8, *MX, NVFP4)
 
 
-#: Elements of a row that share a scale in the usual fp8 format, of squares.
+#: Elements of a row that share a scale in the usual fp8 format, which has a scale per square.
 _SQUARE = 128
 
 
 class PreparationKey(NamedTuple):
-    """What activations depend on of the format of weights: elements of a scale, and whether the MX
-    modes quantize them, though these are more than a block has."""
+    """The properties of a weight format that determine how activations are prepared. `block`: the
+    elements per scale. `mx_quantizes`: whether the MX modes quantize activations although `block`
+    is larger than an MX block."""
 
     block: int
     mx_quantizes: bool
@@ -102,9 +103,9 @@ class Activations:
     def blocks(self, x: ir.Value, format: BlockFormat) -> BlockActivations:
         """Prepare x f32 [.., K] for weights of `format`.
 
-        x is quantized where the mode's block size is that of `format`, and to an MX format beside
-        fp8 whose float scales are for 128 elements or a multiple; where they are for fewer, no
-        kernel for GPUs takes 6 bits. Otherwise x is rounded to `floats`.
+        x is quantized where the mode's block size is that of `format`. An MX mode also quantizes x
+        for fp8 weights whose float scales are for 128 elements or a multiple; not for fewer,
+        because no kernel for GPUs takes 6 bits there. Otherwise x is rounded to `floats`.
         """
         if self.mode == NVFP4 and format.block == FORMATS[NVFP4].block:
             return BlockActivations(*quantize_nvfp4(x))

@@ -1,8 +1,8 @@
-"""Attention residuals: what a part of a layer reads is a mixture of earlier values of the stream.
+"""Attention residuals: each part of a layer reads a mixture of earlier values of the stream.
 
     x        = the sum of what the parts of layers return, from the beginning of the block of
                `period` layers on; before the first block, the embeddings
-    values   = x before each block that has begun, then x itself, if the block has returned any
+    values   = x before each block that has begun, then x itself, if it has an addend already
     score    = sum over k of proj[k] norm(value)[k]
     read     = sum of the values, weighted by the softmax of their scores     [T, H]
 
@@ -29,7 +29,7 @@ from mxc.dialects.generic import constant, generic, to_f32
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionResiduals:
-    """The mixtures of a model whose blocks have `period` layers; `norm`: that of values."""
+    """The mixtures of a model whose blocks have `period` layers; `norm`: the norm of values."""
 
     period: int
     norm: Norm

@@ -19,8 +19,8 @@ from mxc.compiler.models.blocks.primitives import add
 from mxc.dialects.devices import promise, transfer
 from mxc.errors import CheckpointError
 
-#: What builds a block on one device: it yields addends [T, N] of sums over the devices, is sent the
-#: sums, and returns its result, which is the same on all devices.
+#: A generator that builds a block on one device: it yields addends [T, N] of sums over the devices,
+#: is sent the sums, and returns the result of the block, which is the same on all devices.
 Steps = Generator[ir.Value, ir.Value, ir.Value]
 
 

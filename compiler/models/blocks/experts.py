@@ -67,8 +67,8 @@ def one_group_a_pair(experts: ir.Value) -> Groups:
 def group_by_expert(
     experts: ir.Value, expert_count: int, x: BlockActivations, known: GroupRows
 ) -> tuple[Groups, BlockActivations]:
-    """Sort the pairs of experts i32 [T, J] into groups of rows with one expert each, of as many
-    rows as `known` has.
+    """Sort the pairs of experts i32 [T, J] into groups of rows with one expert each. `known`
+    determines the number of rows of a group (`rows_of_groups`).
 
     Returns the groups, and the rows of x [T, KO, KB] in their order, [G, B, KO, KB], with scales.
     """

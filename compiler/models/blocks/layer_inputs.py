@@ -23,7 +23,7 @@ from mxc.dialects.generic import constant, generic, shape_of
 
 _TABLE, _PROJECTION = "embed_tokens_per_layer.weight", "per_layer_model_projection"
 _NORM = "per_layer_projection_norm"
-#: Weights of a layer.
+#: Names, after a layer's name, of the modules with its weights.
 _GATE, _BACK, _BEHIND = "per_layer_input_gate", "per_layer_projection", "post_per_layer_input_norm"
 
 

@@ -62,7 +62,7 @@ class LinearAttention(ABC):
 
     H is a multiple of G. `key_depth` and `value_depth`: the head sizes K and V. `width`: number W
     of tokens that the convolution reads. `epsilon`: that of the norm after the delta rule.
-    `convolved`: the activation of what is convolved.
+    `convolved`: the activation after the convolution.
     """
 
     hidden: int
@@ -77,7 +77,7 @@ class LinearAttention(ABC):
     #: Names in checkpoints of the norm after the delta rule, and of the last projection.
     norm_name: ClassVar[str]
     output_name: ClassVar[str]
-    #: Fields of configs with the number of key heads, of value heads, and the size of these.
+    #: Fields of configs: the number of key heads, of value heads, and the size of a value head.
     key_heads_field: ClassVar[str]
     heads_field: ClassVar[str]
     depth_field: ClassVar[str]

@@ -50,7 +50,7 @@ class Mamba2:
     """The layer: `heads` (H) of `depth` (P) values, with one B and one C of `size` (N) numbers.
 
     `width` (W): tokens that the convolution reads. `bias`: whether it has one. `convolved`: the
-    activation of what is convolved.
+    activation after the convolution.
     """
 
     hidden: int
@@ -136,7 +136,7 @@ class Mamba2:
         return (yield part)
 
     def _projections(self, scope: Scope, x: ir.Value, name: str) -> Sequence[ir.Value]:
-        """The gate, what is convolved, and dt, of x [T, hidden]."""
+        """Project x [T, hidden] to the gate, the input of the convolution, and dt."""
         weights, sizes, names = scope.weights, [sum(self._projected)], [f"{name}.in_proj"]
         if weights.has(f"{name}.dt_proj.weight"):
             sizes = [sum(self._projected[:-1]), self.heads]
@@ -173,7 +173,7 @@ class Mamba2:
 
     @property
     def _projected(self) -> tuple[int, int, int]:
-        """Columns of the gate, of what is convolved, and of dt."""
+        """Columns of the gate, of the input of the convolution, and of dt."""
         return self._inner, sum(self._convolved), self.heads
 
 

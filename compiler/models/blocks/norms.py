@@ -66,7 +66,7 @@ class Norm:
     def build_part(
         self, weights: Weights, x: ir.Value, squares: ir.Value, width: int, name: str
     ) -> ir.Value:
-        """Build the norm of x [T, H], a part of rows of `width` with sums of squares [T, 1]."""
+        """Build the norm of x [T, H], columns of rows of `width` with sums `squares` [T, 1]."""
         weight = weights.load(f"{name}.weight", shape_of(x)[1])
         with ir.Location.name(name):
             return self._scaled(x, slice_of(squares, 1, 0), width, weight)

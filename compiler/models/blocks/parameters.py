@@ -65,8 +65,8 @@ class Parameter:
     reordering of its rows, see packing.items. `turned`: each of its matrices is the transpose of
     one of its `rows`. `split`: how it is divided among devices; None for all of it on each.
     `sections`: sizes of consecutive row sections that are divided separately, such as gate and up;
-    empty for one section. `plain`: the number of its last rows that --quantize-dense leaves plain,
-    and their key as a parameter of their own (`apart`).
+    empty for one section. `plain`: (key, number) of its last rows that --quantize-dense leaves
+    plain, and which then become a parameter of their own (`apart`).
     """
 
     key: str
@@ -87,7 +87,7 @@ class Parameter:
             raise ValueError(f"{self.key}: {self.shape} is not what its rows come to")
 
     def apart(self) -> tuple[Parameter, ...]:
-        """Return the rows that --quantize-dense quantizes, and those of `plain`, each as one."""
+        """Return the rows that --quantize-dense quantizes, and those of `plain`, as parameters."""
         if self.plain is None:
             return (self,)
         (key, count), (rows,), columns = self.plain, self.rows, self.shape[-1]
@@ -167,7 +167,7 @@ def matrix(
 ) -> Parameter:
     """Return the parameter of tensors [rows, columns] that are concatenated along their rows.
 
-    tensors: names of tensors, or Rows of tensors; by default the tensor `key`. sections: see
+    tensors: names of tensors, or CheckpointRows; by default the tensor `key`. sections: see
     Parameter; by default one section per tensor.
     """
     dims = (rows, columns)
@@ -202,7 +202,7 @@ def projections(
 
     parts: the rows of each matrix by the end of its name, after `name`. Matrices of one format,
     with biases of one format, are concatenated to one parameter `whole`, unless `apart`. fused: the
-    checkpoint has one tensor `whole` with so many rows instead.
+    checkpoint has one tensor `whole` with this many rows instead.
     """
     kinds: dict[str, tuple[Dim, ...]] = {"weight": (columns,)} | ({"bias": ()} if bias else {})
     alike = all(len({format_of(f"{name}.{part}.{kind}") for part in parts}) == 1 for kind in kinds)

@@ -90,7 +90,7 @@ class Rope:
 
 
 def part_of(rotated: int, head_dim: int) -> float:
-    """Return the fraction of a head of which `Rope.spread` is `rotated`.
+    """Return the `fraction` of a Rope whose `spread` is `rotated` elements.
 
     The quotient may be rounded down: 88 * (60 / 88) is less than 60.
     """

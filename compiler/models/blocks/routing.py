@@ -32,10 +32,11 @@ class Routing:
     mixture's, of a bias [E] that is added to the scores for the choice only; the checkpoint stores
     it as [1, E] with `correction_is_row`. `groups`: number of groups of experts; experts are chosen
     from the best `kept` groups, and the score of a group is the sum of its `counted` best scores.
-    `normalized`: the shares of the chosen experts are divided by their sum, to which `epsilon` is
-    added unless all is a softmax; where `least` is given, the divisor is the greater of it and the
-    sum. `factor`: a factor of all shares. `factors`: the name, after the
-    mixture's, of factors [E] of the shares of each expert (Gemma 4).
+    `normalized`: the shares of the chosen experts are divided by their sum plus `epsilon`, or by
+    the greater of `least`, if given, and the sum. Without correction and groups, softmax scores
+    need neither: the shares are the softmax over the chosen experts. `factor`: a factor of all
+    shares. `factors`: the name, after the mixture's, of factors [E] of the shares of each
+    expert (Gemma 4).
     """
 
     scores: Literal["softmax", "sigmoid"] = "softmax"
@@ -105,7 +106,7 @@ class Routing:
         return shares, experts
 
     def _divisor(self, total: ir.Value) -> ir.Value:
-        """What the shares of the chosen experts, whose sum is `total`, are divided by."""
+        """Build the divisor of the shares of the chosen experts, whose sum is `total`."""
         if self.least is not None:
             return arith.maximumf(total, constant(self.least, f32()))
         return arith.addf(total, constant(self.epsilon, f32()))

@@ -48,7 +48,7 @@ _INPUTS = ("q_proj", "k_proj", "v_proj")
 QKNorm = Literal["head", "all", "rotated", "length"]
 #: Names, after a layer's name, of the scales of keys and values in fp8 pages, one per head.
 SCALES = ("k_scale", "v_scale")
-#: Name of the sinks f32 [heads] of attention without sinks, so low that their weight is zero.
+#: Name of the parameter f32 [heads] that serves as sinks where a model has none: MASKED, weight 0.
 NO_SINKS = "attention.no_sinks"
 
 
@@ -261,7 +261,7 @@ class SelfAttention:
 
     @property
     def _rotates_as_it_writes(self) -> bool:
-        """Whether the cache has rotated keys, with nothing done to them after the rotation."""
+        """Whether one operation rotates and writes keys, as nothing is done to them in between."""
         whole = not self.borrows and self.row.depth == self.depth
         return whole and self.rope is not None and self.qk_norm not in ("rotated", "length")
 

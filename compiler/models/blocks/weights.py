@@ -52,8 +52,8 @@ TENSOR_SCALES = "_tensor_scales"
 
 @dataclass(frozen=True)
 class PreparedInputs:
-    """Prepared activations: `floats` for plain weights; `blocks` for others, by what activations
-    depend on of their format."""
+    """Prepared activations: `floats` for plain weights; `blocks` for weights in block formats, by
+    the key of the format (`preparation_key`)."""
 
     floats: ir.Value | None
     blocks: Mapping[PreparationKey, BlockActivations] = field(default_factory=dict)
