@@ -1,6 +1,6 @@
-"""Contractions with their data, for the interpreter of the kernel language: no IREE.
+"""Contractions with random data for the interpreter of the kernel language, without IREE.
 
-What codes and scales mean is taken from ml_dtypes.
+The values of codes and scales are those of ml_dtypes.
 """
 
 from dataclasses import dataclass, field
@@ -28,26 +28,30 @@ CODES = {
     "mxfp8e4m3": ml_dtypes.float8_e4m3fn,
     "mxfp8e5m2": ml_dtypes.float8_e5m2,
 }
-#: What results that nothing writes hold.
+#: Initial value of results, which elements that no statement writes must keep.
 UNTOUCHED = -7.0
 
 
 def values_of(format: str, codes: Array) -> Array:
-    """What codes mean."""
+    """Decode elements."""
     if format == "mxint8":
         return codes.view(np.int8) / 64.0
     return codes.view(CODES[format]).astype(np.float64)
 
 
 def factors_of(format: str, scales: Array) -> Array:
-    """What scale bytes mean."""
+    """Decode bytes of scales."""
     kind = ml_dtypes.float8_e4m3fn if format == "nvfp4" else ml_dtypes.float8_e8m0fnu
     return scales.view(kind).astype(np.float64)
 
 
 @dataclass
 class Problem:
-    """A contraction, its weights and activations."""
+    """A contraction with its operands.
+
+    `x`: activations. `weights`: scaled weights in float64, or plain ones. `memory`: other arrays of
+    the kernel. `ids`: expert of each row. `codes`, `scales`: of weights, if they are scaled.
+    """
 
     contraction: ContractionShape
     rows: int
@@ -60,7 +64,8 @@ class Problem:
     sizes: dict[str, int] = field(default_factory=dict)
 
     def run(self, kernel: Kernel, pitch: int = 0) -> Array:
-        """Results [rows, columns] of a kernel, and UNTOUCHED after them."""
+        """Interpret a kernel; return its results [rows, columns], with two more rows and the rest
+        of the last fragment after them, which should be UNTOUCHED."""
         c, arrays = self.contraction, kernel.arrays
         sizes: dict[str, Any] = {
             **kernel.sizes,
@@ -71,7 +76,7 @@ class Problem:
         sizes["e"] = max(1, c.experts)
         a = arrays["A"]
         memory = dict(self.memory)
-        # After the rows, and after K of a row, is what must not matter.
+        # Memory after the rows, and in a row after K, must not affect results: NaN, or 99.
         nothing = np.nan if a.element.bits > 8 else 99
         memory["A"] = np.full(a.count(sizes), nothing, a.element.numpy)
         grid = np.ogrid[tuple(slice(n) for n in self.x.shape)]
@@ -91,12 +96,12 @@ class Problem:
 
     @property
     def order(self) -> Array:
-        """The rows in the order of experts."""
+        """The numbers of the rows, in the order of their experts."""
         return self.memory["ROUTES"][2 * self.contraction.experts + 1 :]
 
     @property
     def wanted(self) -> Array:
-        """The same in float64."""
+        """The expected results in float64, [rows, columns]."""
         x = self.x.astype(np.float64)
         x = x.sum(axis=2) if x.ndim == 3 else x
         with np.errstate(invalid="ignore"):
@@ -112,7 +117,7 @@ class Problem:
 
 
 def pack(array: language.Array, numbers: Array, sizes: dict[str, int]) -> Array:
-    """Numbers or codes, indexed by the entries of each axis, as the array lies in memory."""
+    """Return numbers or codes, indexed by the entries of each axis, as the array's memory."""
     grid = np.ogrid[tuple(slice(count) for count in numbers.shape)]
     at = {a: g * array.grain.get(a, 1) for a, g in zip(array.axes, grid, strict=True)}
     flat = np.zeros(array.count(sizes), array.element.numpy)
@@ -121,7 +126,7 @@ def pack(array: language.Array, numbers: Array, sizes: dict[str, int]) -> Array:
 
 
 def _axes(array: Array, c: ContractionShape) -> Array:
-    """[expert, half, column, k] without the half where there is one."""
+    """Return [expert, half, column, k], without the second axis if there is only one half."""
     return array if c.halves > 1 else array[:, 0]
 
 
@@ -129,8 +134,12 @@ def problem(
     format: str, count: int, columns: int, depth: int, *, scales: tuple[int, int] = (115, 140),
     planes: int = 1, seed: int = 0, block: int = 0, **more: Any,
 ) -> Problem:  # fmt: skip
-    """Random data; `count`: rows, of each group where these are not sorted; `more`: of the
-    contraction."""
+    """Draw a contraction and its data.
+
+    `count`: rows, of each group if the contraction has groups that are not sorted. `scales`: least
+    and greatest byte of a scale. `planes`: bf16 parts of an activation. `more`: further arguments
+    of ContractionShape.
+    """
     more = {"rows": None if more.get("choice") == "sorted" else count, **more}
     rng = np.random.default_rng(seed)
     experts, halves = more.get("experts", 0), more.get("halves", 1)
@@ -170,7 +179,8 @@ def problem(
         ids = np.repeat(np.arange(experts), count)
     elif choice == "sorted":
         ids = np.sort(rng.integers(0, experts, total)).astype(np.int32)
-        # Of experts that have rows; then groups without rows.
+        # First sorted row of each group: experts with rows, then groups without rows, then the end.
+        # After these, the expert of each group, and the row at each sorted place.
         own, begins = np.unique(ids, return_index=True)
         missing = experts - len(own)
         routes = [*begins, *[total] * (missing + 1), *own, *[0] * missing, *rng.permutation(total)]
@@ -181,5 +191,5 @@ def problem(
 
 @pytest.fixture(scope="session")
 def draw() -> Any:
-    """`problem`."""
+    """Return `problem`."""
     return problem

@@ -1,4 +1,4 @@
-"""Other statements and loops in a kernel, for faults that tests make."""
+"""Edits of the statements and loops of a kernel, by which tests make it faulty."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,7 +7,7 @@ from mxc.kernels.language import Body, Do, For, Kernel
 
 
 def edited(kernel: Kernel, change: Callable[[Do | For], Body]) -> Kernel:
-    """The kernel with other statements or loops in place of some."""
+    """Return the kernel with each statement or loop replaced by what `change` returns for it."""
 
     def go(body: Body) -> Body:
         found: list[Do | For] = []
@@ -20,7 +20,7 @@ def edited(kernel: Kernel, change: Callable[[Do | For], Body]) -> Kernel:
 
 
 def without(kernel: Kernel, label: str) -> Kernel:
-    """The kernel without a statement."""
+    """Return the kernel without the statements of this label."""
     return edited(
         kernel, lambda each: () if isinstance(each, Do) and each.label == label else (each,)
     )

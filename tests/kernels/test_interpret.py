@@ -1,6 +1,7 @@
-"""Kernels of the language in numpy: ragged sizes, experts, every format, extreme scales. No IREE.
+"""Kernels on AMX tiles in the interpreter, without IREE: sizes that do not fit tiles, experts,
+every format, extreme scales.
 
-What is read past the end of an axis is NaN here, and results nobody wrote keep their value.
+Memory past the end of an axis is NaN, and results that no statement writes keep their value.
 """
 
 from collections.abc import Callable
@@ -45,7 +46,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 
 
 def built(draw: Callable[..., Problem], name: str) -> tuple[Problem, int]:
-    """A problem and the rows of a workgroup."""
+    """Draw a problem; return it, and the rows of a workgroup."""
     format, rows, columns, depth, more = CASES[name]
     more = dict(more)
     wide = more.pop("wide", 128)
@@ -53,7 +54,8 @@ def built(draw: Callable[..., Problem], name: str) -> tuple[Problem, int]:
 
 
 def check(problem: Problem, found: NDArray[Any]) -> None:
-    """Whether results are the product, but for the roundings of f32 sums, and nothing else."""
+    """Assert that results are the product within the roundings of f32 sums, and that nothing else
+    is written."""
     c = problem.contraction
     wanted = problem.wanted
     assert (found[problem.rows :] == UNTOUCHED).all()
@@ -117,7 +119,8 @@ def test_the_exponent_takes_every_scale_that_is_said_to_be_exact(format: str) ->
         given = rng.integers(0, 1 << known.bits, raw.shape).astype(np.uint8)
         by = np.full((1, 16, 1), byte, np.uint8)
         found = atom.run(None, given, by).astype(np.float64)
-        # Where each code went: through coordinates, not through the code under test.
+        # The place of each code follows from the coordinates of layouts, not from the code under
+        # test.
         places, wanted = atom.layouts[0].coordinates(), np.zeros((32, 16))
         k, n = (raw.coordinates()[axis] for axis in "kn")
         wanted[k, n] = known.values[given].astype(np.float64) * 2.0 ** (byte - 127.0)

@@ -1,4 +1,8 @@
-"""Kernels with one fault each, which the interpreter finds; without it the numbers are right."""
+"""Faults in AMX kernels of the language: the interpreter finds each of them.
+
+Each helper returns the kernel with one fault, which its docstring describes. Without a fault, the
+results are right.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,18 +24,18 @@ ROWS, COLUMNS, DEPTH = 37, 40, 544
 
 
 def in_order(kernel: Kernel) -> Kernel:
-    """Activations as they come, where the codes of weights are looked up in another order."""
+    """Activations are in plain order, although weights are looked up in another order along K."""
     plain = layout("k0 | k1 k2 k3 k4 | m0 m1 m2 m3")
     return kernel.with_arrays(replace(kernel.arrays["a"], layout=plain))
 
 
 def one_slot(kernel: Kernel) -> Kernel:
-    """One slot of decoded weights for both panels: the second overwrites the first."""
+    """Both panels of decoded weights have one slot, so that the second overwrites the first."""
     return kernel.with_arrays(replace(kernel.arrays["W"], slots={"n": 16}))
 
 
 def overwritten_early(kernel: Kernel) -> Kernel:
-    """A tile of the next chunk is decoded before the one in its place is multiplied."""
+    """A tile of the next chunk is decoded before the tile whose place it takes is multiplied."""
 
     def change(each: Do | For) -> Body:
         if isinstance(each, For) and len(each.body) > 1 and decodes(each.body[-1]):
@@ -43,17 +47,17 @@ def overwritten_early(kernel: Kernel) -> Kernel:
 
 
 def decodes(each: Do | For) -> bool:
-    """Whether this loop decodes a later chunk."""
+    """Return whether a loop decodes a later chunk."""
     return isinstance(each, For) and any(later(do) for do in statements(each.body))
 
 
 def later(each: Do | For) -> bool:
-    """Whether this statement decodes a later chunk."""
+    """Return whether a statement decodes a later chunk."""
     return isinstance(each, Do) and each.op == "decode" and each.early is not None
 
 
 def overwritten_by_the_first_rows(kernel: Kernel) -> Kernel:
-    """The next chunk is decoded as soon as the first rows are multiplied."""
+    """The next chunk is decoded as soon as the first rows are multiplied, before other rows."""
 
     def change(each: Do | For) -> Body:
         if isinstance(each, Do) and later(each):
@@ -70,7 +74,7 @@ def not_decoded(kernel: Kernel) -> Kernel:
 
 
 def finished_before_the_last_chunk(kernel: Kernel) -> Kernel:
-    """Results are stored before the sums of the last chunk are."""
+    """Results are stored before the sums of the last chunk are written back to scratch."""
 
     def change(each: Do | For) -> Body:
         if isinstance(each, For) and len(each.body) > 1:
@@ -83,7 +87,7 @@ def finished_before_the_last_chunk(kernel: Kernel) -> Kernel:
 
 
 def finished_for_the_last_rows(kernel: Kernel) -> Kernel:
-    """Results are stored in the last iteration of another loop."""
+    """Results are stored in the last iteration of a loop over columns instead of the last chunk."""
 
     def change(each: Do | For) -> Body:
         if isinstance(each, Do) and each.label == "Y=" and each.early is not None:
@@ -94,29 +98,29 @@ def finished_for_the_last_rows(kernel: Kernel) -> Kernel:
 
 
 def not_stored(kernel: Kernel) -> Kernel:
-    """Sums of a chunk stay in registers."""
+    """Sums of a chunk stay in registers and are not written back to scratch."""
     return edited(
         kernel, lambda each: () if isinstance(each, Do) and each.label == "T=" else (each,)
     )
 
 
 def not_begun(kernel: Kernel) -> Kernel:
-    """Sums begin with what is in scratch."""
+    """Sums are not set to zero and begin with what scratch holds."""
     return without(kernel, "T=0")
 
 
 def rows_too_many(kernel: Kernel) -> Kernel:
-    """The mask of rows is off by one."""
+    """The mask of rows has one row too many."""
     return replace(kernel, sizes={**kernel.sizes, "m": ROWS + 1})
 
 
 def rows_too_few(kernel: Kernel) -> Kernel:
-    """The other way round."""
+    """The mask of rows has one row too few."""
     return replace(kernel, sizes={**kernel.sizes, "m": ROWS - 1})
 
 
 def scale_of_the_next_block(kernel: Kernel) -> Kernel:
-    """A scale is taken to be for 64 elements."""
+    """A scale is read as if it were for 64 elements."""
     return kernel.with_arrays(replace(kernel.arrays["SB"], grain={"k": 64}))
 
 
@@ -137,7 +141,7 @@ MUTATIONS = [
 
 
 def is_right(problem: Problem, kernel: Kernel) -> bool:
-    """Whether the kernel gives the numbers, and writes nothing else."""
+    """Return whether a kernel gives the right results and writes nothing else."""
     problem.sizes = {}
     try:
         found = problem.run(kernel)
@@ -147,7 +151,7 @@ def is_right(problem: Problem, kernel: Kernel) -> bool:
     return bool(close.all() and (found[ROWS:] == -7).all())
 
 
-#: About the size of a result.
+#: Approximate magnitude of a result.
 SIZE = 100.0
 
 

@@ -1,7 +1,8 @@
-"""Kernels on vector registers in numpy: every kind of product and width, ragged sizes, experts,
-every format, extreme scales. No IREE.
+"""Kernels on vector registers in the interpreter, without IREE: every kind of product and width of
+registers, sizes that do not fit tiles, experts, every format, extreme scales.
 
-Activations in bytes count units, with a scale for the elements under one scale of the weights.
+Activations in bytes are integers times a unit. They have a scale for as many elements as a scale of
+the weights.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,10 @@ TYPES = {"floats": F32, "pairs": BF16, "quads": I8}
 
 @dataclass(frozen=True)
 class Case:
-    """A contraction (see conftest.py) and how it is computed."""
+    """A contraction (the arguments of `problem` in conftest.py) and the plan of its kernel.
+
+    `scaled`: whether activations have scales.
+    """
 
     format: str
     shape: tuple[int, int, int]
@@ -37,7 +41,8 @@ class Case:
 
 
 def case(format: str, shape: tuple[int, int, int], kind: str, lanes: int = 16, **more: Any) -> Case:
-    """`rows`, `rests`, `columns`, `staged`, `workgroup`, `rounded`, `excess`: of the plan."""
+    """Return a case. `more`: fields of the plan (`rows`, `rests`, `chains`, `staged`, `rounded`,
+    `blocks`, `workgroup`, `excess`), then arguments of `problem`."""
     weights = TYPES[kind]
     excess = more.pop("excess", 0)
     if excess:
@@ -95,7 +100,7 @@ CASES = {
 
 
 def built(draw: Any, each: Case) -> tuple[Any, VectorPlan]:
-    """A problem whose activations are what the kernel takes."""
+    """Draw a problem with activations in the form that the kernel of the case reads."""
     more = dict(each.more)
     sizes = {"rows": more.pop("count")} if "count" in more else {}
     found = draw(each.format, *each.shape, **more, **sizes)
@@ -134,7 +139,7 @@ def built(draw: Any, each: Case) -> tuple[Any, VectorPlan]:
 
 
 def run(problem: Any, kernel: Any) -> Any:
-    """Results of a kernel, of activations as it takes them."""
+    """Interpret a kernel on activations in the form that it reads; return its results."""
     values, problem.x = problem.x, problem.given
     step = problem.contraction.step
     for name, numbers in problem.extra.items():
@@ -167,7 +172,8 @@ def test_every_step_of_the_schedule_computes_the_definition(draw: Any, name: str
 
 
 def is_right(problem: Any, kernel: Any) -> bool:
-    """Whether results are within the roundings of their terms, and nothing else is written."""
+    """Return whether results are within the roundings of their terms, and nothing else is
+    written."""
     c, wanted = problem.contraction, problem.wanted
     x, weights = np.abs(problem.x.astype(np.float64)), np.abs(problem.weights)
     size = np.einsum("rk,rnk->rn", x, weights[problem.ids])
@@ -177,7 +183,7 @@ def is_right(problem: Any, kernel: Any) -> bool:
         except IndexError:
             return False
     error = np.abs(found[: problem.rows, : c.columns] - wanted)
-    # What is below the least normal number is zero.
+    # Numbers below the least normal one become zero.
     tiny = x.sum(axis=1).max() * 6 * 2.0**-126
     return bool((error <= 1e-5 * size + tiny).all() and (found[problem.rows :] == -7).all())
 
@@ -198,17 +204,18 @@ def test_a_scale_of_nan_is_that_of_its_column(draw: Any) -> None:
 
 
 def changed(kernel: Kernel, name: str, **fields: Any) -> Kernel:
-    """The kernel with an array that is described otherwise."""
+    """Return the kernel with other fields of an array."""
     return kernel.with_arrays(replace(kernel.arrays[name], **fields))
 
 
 def in_order(kernel: Kernel) -> Kernel:
-    """Registers of weights are taken to be as they come, where codes are looked up otherwise."""
+    """Fault: registers of weights have a plain layout, although codes are looked up in another
+    order."""
     return changed(kernel, "W", layout=layout("k0 | n0 n1 n2 n3 | k1 k2 k3 k4"))
 
 
 def without_a_start(kernel: Kernel) -> Kernel:
-    """Sums of weights that are too large begin with zero."""
+    """Fault: sums begin with zero, although the start should cancel the excess of each weight."""
 
     def begin(each: Do | For) -> Body:
         if isinstance(each, Do) and each.label == "S=":
@@ -219,37 +226,37 @@ def without_a_start(kernel: Kernel) -> Kernel:
 
 
 def not_begun(kernel: Kernel) -> Kernel:
-    """Totals begin with what is in registers."""
+    """Fault: totals are not set to zero and begin with what registers hold."""
     return without(kernel, "T=0")
 
 
 def chains_from_the_last_block(kernel: Kernel) -> Kernel:
-    """Sums of a block are not begun anew."""
+    """Fault: the sums of a block are not set to zero before it."""
     return without(kernel, "S=0")
 
 
 def rows_behind_the_end(kernel: Kernel) -> Kernel:
-    """A tile with rows too many stores them."""
+    """Fault: a tile stores rows past the end."""
     return changed(kernel, "Y", guards={"n": "masked"})
 
 
 def columns_behind_the_end(kernel: Kernel) -> Kernel:
-    """Results are stored over the next row."""
+    """Fault: columns past the end are stored over the next row."""
     return changed(kernel, "Y", guards={"m": "masked"})
 
 
 def scale_of_the_next_block(kernel: Kernel) -> Kernel:
-    """A scale is taken to be for 64 elements."""
+    """Fault: a scale is read as if it were for 64 elements."""
     return changed(kernel, "SB", grain={"k": 64})
 
 
 def one_slot(kernel: Kernel) -> Kernel:
-    """The second register of columns overwrites the first."""
+    """Fault: the second register of columns has the slot of the first and overwrites it."""
     return changed(kernel, "W", slots={"n": 16})
 
 
 def overwritten_early(kernel: Kernel) -> Kernel:
-    """All chunks are decoded before the first is multiplied."""
+    """Fault: all chunks are decoded before the first one is multiplied."""
 
     def split(each: Do | For) -> Body:
         if isinstance(each, For) and (each.axis, each.by) == ("k", 96):

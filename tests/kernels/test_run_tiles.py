@@ -1,6 +1,7 @@
-"""A program on tiles where the CPU has them; elsewhere the interpreter alone, which says the same.
+"""Kernels on AMX tiles: the program on a CPU that has tiles, against the interpreter.
 
-The interpreter adds in the order of the tile unit: results are the same to the bit.
+The interpreter adds in the order of the tile unit, so that results have the same bits. On other
+CPUs only the interpreter runs.
 """
 
 from collections.abc import Callable
@@ -54,7 +55,7 @@ def program(format: str, rows: int, columns: int, depth: int) -> bytes:
 
 
 def run(folder: Path, format: str, problem: Problem) -> np.ndarray:
-    """What the compiled program computes."""
+    """Compile the program of a format, run it on a problem, and return its result."""
     rows, columns, _ = CASES[format]
     request = CompileRequest(
         program=program(format, *CASES[format]), place="p", target="cpu",

@@ -1,4 +1,5 @@
-"""A row on vector registers in the order of tiles: its bits are those of the row in a tile."""
+"""Kernels for one row on vector registers that add in the order of tiles: they give the same bits
+as tiles."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -32,12 +33,12 @@ CASES: dict[str, tuple[Any, ...]] = {
 }
 #: Columns of a workgroup.
 WIDTH = 64
-#: Formats whose scales multiply sums.
+#: Formats whose scales multiply sums of k-steps, not elements.
 LATE = [name for name in CASES if name.startswith("mx")] + ["mxfp4"]
 
 
 def built(draw: Callable[..., Problem], name: str) -> tuple[Problem, int]:
-    """A problem, and how many activations are in scratch at once."""
+    """Draw a problem; return it, and how many activations are in scratch at once."""
     format, columns, depth, more = CASES[name]
     more = dict(more)
     most = more.pop("most", CHUNK)
@@ -45,7 +46,7 @@ def built(draw: Callable[..., Problem], name: str) -> tuple[Problem, int]:
 
 
 def both(problem: Problem, most: int = CHUNK) -> Iterator[NDArray[Any]]:
-    """The results of each row in a tile, and alone."""
+    """Yield the results of the kernel on tiles, then those of the kernel for one row."""
     kernels = amx.scheduled(problem.contraction), scheduled(problem.contraction, WIDTH, most)
     found = [problem.run(kernel) for kernel in kernels]
     return (each[: problem.rows, : problem.contraction.columns] for each in found)
@@ -95,7 +96,8 @@ def test_the_ranges_of_formats() -> None:
     fp4, int8 = (ScaleRange.of(block_format(name).element.values) for name in ("mxfp4", "mxint8"))
     assert (fp4, int8) == (ScaleRange(-1, 3), ScaleRange(-6, 1))
     assert (fp4.least_byte, fp4.most_byte) == (2, 251)
-    # 2^-118 has the last bit 2^-125, times a half 2^-126; 32 products of 2^120 and 8 are 2^128.
+    # The last bit of a bf16 near 2^-118 is 2^-125, which times a half is 2^-126. The sum of 32
+    # products of 2^120 and 8 is 2^128.
     assert (fp4.least_exponent - 127, fp4.most_exponent - 127) == (-118, 118)
     assert (fp4.least_sum - 254, fp4.most_sum - 254) == (-118, 118)
 

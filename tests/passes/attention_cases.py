@@ -1,10 +1,10 @@
-"""Attention over pages as programs, drawn numbers, and what it is in float64.
+"""Cases of attention over pages: their programs, random inputs, and results in float64.
 
-Errors: a score is a sum of D products in f32, so that it is off by about scale |q| |k| u,
-u = 2^-24, and its weight by as much relatively; a weight has 2 u of its own. A result is a mean of
-values, so that it is off by that times the largest of them. Eight times as much is allowed; one key
-too many or too few is a thousand times more. With 16 bits, a score and a weight are each off by
-2^-17 as much, and no more is allowed.
+Error bound: a score is a sum of D products in f32, so its error is about scale |q| |k| u with
+u = 2^-24, and its softmax weight has the same relative error, plus 2 u from the exponential. A
+result is a mean of values, so its error is that relative error times the largest value. Eight
+times this is allowed; one key too many or too few makes a thousand times more. Where queries and
+weights have 16 bits, u is 2^-17, and exactly this is allowed, not eight times as much.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ TYPES = {
     "f32": (ir.F32Type, np.float32),
 }
 FP8 = "fp8e4m3"
-#: Positions of a page; how many entries it has, and which are the keys and the values.
+#: Positions of a page, number of its entries, and the entries that hold keys and values.
 PAGE, ENTRIES, KEYS, VALUES = 64, 3, 2, 0
 
 
@@ -44,8 +44,9 @@ class Case:
     """Queries [T, heads, group, depth] over a pool [N, ENTRIES, PAGE, heads, depth].
 
     `pool`: the type of its numbers, or the format that they are packed in.
-    `latent`: values are so many elements of the rows that keys are; 0: they are rows of their own.
-    `rounded`: the result is one row of bf16 a token. `bits`: those that queries and weights need.
+    `latent`: values are the first `latent` elements of the rows of keys; 0: rows of their own.
+    `rounded`: the result is a row of bf16 for each token.
+    `bits`: significant bits that queries and softmax weights need.
     """
 
     heads: int
@@ -76,33 +77,33 @@ class Case:
 
     @property
     def format(self) -> str | None:
-        """What the pool is packed in, if it is."""
+        """The format that the pool is packed in; None if it is not packed."""
         return None if self.pool in TYPES else self.pool
 
     @property
     def block(self) -> int:
-        """Elements that a NaN makes NaN."""
+        """Number of elements that one NaN makes NaN: a block under one scale, or one element."""
         return 32 if self.format in FORMATS else 1
 
     @property
     def mixed(self) -> int:
-        """Elements of a value."""
+        """Number of elements of a row of values."""
         return self.latent or self.depth
 
     @property
     def values(self) -> int:
-        """The entry of a page that has them."""
+        """The entry of a page that holds the values."""
         return KEYS if self.latent else VALUES
 
     def first_seen(self, position: int) -> int:
-        """The first key that a token sees."""
+        """Return the position of the first key that a token at `position` sees."""
         if isinstance(self.reach, AttentionChunk):
             return position // self.reach.size * self.reach.size
         return 0 if self.reach is None else max(0, position - self.reach + 1)
 
 
 def build(case: Case) -> Callable[..., ir.Value]:
-    """The function of a case, over the arrays of `Inputs`, in their order."""
+    """Return what builds the body of a case's function, whose arguments are `Inputs.arrays`."""
 
     def body(
         queries: ir.Value,
@@ -129,7 +130,7 @@ def build(case: Case) -> Callable[..., ir.Value]:
 
 
 def program(cases: Sequence[Case]) -> bytes:
-    """A function for each case, of its name."""
+    """Return a program with a function for each case, named `str(case)`."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         i32, some = ir.IntegerType.get_signless(32), ir.ShapedType.get_dynamic_size()
@@ -170,10 +171,10 @@ def function(name: str, kinds: list[ir.Type], body: Callable[..., ir.Value]) -> 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Arguments of a case: `lengths` are its runs, (tokens, positions before).
+    """Arguments of a case. `lengths`: for each run, its tokens and the positions before them.
 
-    `pool` has the numbers of a pool packed in `format`, which have no error there, as bf16.
-    `bytes` is the packed pool, where it is known (`fixed`).
+    `pool`: the numbers of the pool; if it is packed, bf16 that `format` holds without an error.
+    `bytes`: the packed pool, once `fixed` has packed it.
     """
 
     lengths: Sequence[tuple[int, int]]
@@ -188,18 +189,18 @@ class Inputs:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """As the function takes them."""
+        """The arguments of the function, in their order."""
         pool: Any = self.fixed().bytes if self.format else self.pool
         return self.queries, self.sinks, self.positions, self.runs, pool, self.lists
 
     def fixed(self) -> "Inputs":
-        """The same, whose pool is packed once: its numbers must not change any more."""
+        """Return the same inputs with the pool packed; its numbers must not change afterwards."""
         if self.format is None or self.bytes is not None:
             return self
         return replace(self, bytes=packed(self.pool, self.format))
 
     def place(self, run: int, key: int) -> tuple[int, int]:
-        """Page and position in it of a key of a run."""
+        """Return the page of a key of a run, and the position in the page."""
         return int(self.lists[run, key // PAGE]), key % PAGE
 
     def rows_of(self, run: int) -> slice:
@@ -208,7 +209,10 @@ class Inputs:
         return slice(first, first + count)
 
     def some(self, case: Case, lengths: Sequence[tuple[int, int, int]]) -> "Inputs":
-        """A call of (run, first token of it, tokens): other runs of the same sequences."""
+        """Return the inputs of a call with other runs over the same sequences.
+
+        `lengths`: for each new run, a run of these inputs, its first token there, and its tokens.
+        """
         rows = [
             int(self.runs[run, 0]) + first + i
             for run, first, count in lengths
@@ -230,7 +234,7 @@ def _runs(lengths: Sequence[tuple[int, int]]) -> NDArray[np.int32]:
 
 
 def draw(case: Case, lengths: Sequence[tuple[int, int]], seed: int = 0) -> Inputs:
-    """Numbers of usual size; pages in any order, some of nobody."""
+    """Draw inputs from a normal distribution. Pages are in random order; two belong to no run."""
     rng = np.random.default_rng(seed)
     needed = [-(-(count + before) // PAGE) for count, before in lengths]
     pages = sum(needed) + 2
@@ -246,7 +250,7 @@ def draw(case: Case, lengths: Sequence[tuple[int, int]], seed: int = 0) -> Input
     if case.format is None:
         pool = pool.astype(TYPES[case.pool][1])
     else:
-        # Scales far apart, too.
+        # Magnitudes of rows differ, so that scales do.
         pool *= 2.0 ** rng.integers(-3, 2, [*pool.shape[:-1], 1])
         pool = unpacked(packed(pool, case.format), case.format)
     return Inputs(
@@ -262,8 +266,9 @@ def draw(case: Case, lengths: Sequence[tuple[int, int]], seed: int = 0) -> Input
 
 
 def packed(pool: Array, format: str) -> NDArray[np.int8]:
-    """Numbers [N, E, B, V, D] as bytes: of fp8 the same shape, of an MX format [N, E, B + B / 32,
-    V, D]: after the positions of an entry are their scales, [V, D / 32, B]."""
+    """Pack numbers [N, E, B, V, D] to bytes. For fp8 the shape stays. For an MX format it is
+    [N, E, B + B / 32, V, D]: the positions of an entry are followed by their scales,
+    [V, D / 32, B]."""
     if format == FP8:
         return np.asarray(pool, np.float32).astype(ml_dtypes.float8_e4m3fn).view(np.int8)
     found = quantize(np.asarray(pool, np.float32), format, recipe=ScaleRecipe.RCEIL)
@@ -273,7 +278,7 @@ def packed(pool: Array, format: str) -> NDArray[np.int8]:
 
 
 def unpacked(pool: NDArray[np.int8], format: str) -> Array:
-    """The numbers of such a pool, by ml_dtypes: bf16 [N, E, B, V, D]."""
+    """Return the numbers of a pool that `packed` made, by ml_dtypes: bf16 [N, E, B, V, D]."""
     if format == FP8:
         return pool.view(ml_dtypes.float8_e4m3fn).astype(ml_dtypes.bfloat16)
     pages, entries, rows, heads, depth = pool.shape
@@ -288,7 +293,7 @@ def unpacked(pool: NDArray[np.int8], format: str) -> Array:
 
 
 def seen(case: Case, given: Inputs) -> NDArray[np.bool_]:
-    """Whether any row sees a position of a page, [pages, PAGE]."""
+    """Return whether any row sees a position of a page, [pages, PAGE]."""
     found = np.zeros([len(given.pool), PAGE], bool)
     for run, (count, before) in enumerate(given.lengths):
         for key in range(case.first_seen(before), before + count):
@@ -297,7 +302,7 @@ def seen(case: Case, given: Inputs) -> NDArray[np.bool_]:
 
 
 def expected(case: Case, given: Inputs) -> tuple[Floats, float]:
-    """Attention in float64, and the error that is allowed."""
+    """Return the result in float64, and the error that is allowed (see the top of the file)."""
     queries, sinks = given.queries.astype(np.float64), given.sinks.astype(np.float64)[..., None]
     found, largest, norm = [], 0.0, 0.0
     for run, (count, before) in enumerate(given.lengths):
@@ -324,7 +329,7 @@ def expected(case: Case, given: Inputs) -> tuple[Floats, float]:
 
 
 def check(found: NDArray[np.float32], case: Case, given: Inputs) -> None:
-    """The result of a case is that of float64, as far as f32 goes."""
+    """Assert that a result is that of float64, within the allowed error."""
     wanted, allowed = expected(case, given)
     error = np.abs(found.reshape(wanted.shape) - wanted)
     bound = allowed + 2.0**-8 * np.abs(wanted) if case.rounded else allowed

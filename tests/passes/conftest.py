@@ -1,6 +1,6 @@
-"""Numbers in the formats that kernels read: packed, drawn at random, and in float64.
+"""Operands of contractions in the formats that kernels read: packed, random, and in float64.
 
-What elements and scales mean is taken from ml_dtypes; how they are packed is written out here.
+The values of elements and scales are those of ml_dtypes; how they are packed is written out here.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 BLOCK = 32
 FLOATS = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "bf16r": np.float32}
-#: Elements under scales; int8 and mxint8 are integers.
+#: Types of scaled elements; those of int8 and mxint8, which are not here, are integers.
 ELEMENTS = {
     "mxfp4": ml_dtypes.float4_e2m1fn,
     "nvfp4": ml_dtypes.float4_e2m1fn,
@@ -32,7 +32,7 @@ ELEMENTS = {
     "int4": ml_dtypes.int4,
 }
 BITS = {"mxfp4": 4, "nvfp4": 4, "int4": 4, "mxfp6e2m3": 6, "mxfp6e3m2": 6}
-#: Scales of one byte; those of formats that are not here are f32.
+#: Types of scales of one byte; scales of other formats are f32.
 SCALES = {name: ml_dtypes.float8_e8m0fnu for name in (*ELEMENTS, "mxint8") if name[:2] == "mx"}
 SCALES["nvfp4"] = ml_dtypes.float8_e4m3fn
 
@@ -42,7 +42,7 @@ def bits(format: str) -> int:
 
 
 def elements_of(format: str) -> Floats:
-    """The value of every code."""
+    """Return the value of every code of a format."""
     codes = np.arange(1 << bits(format), dtype=np.uint8)
     if format in ELEMENTS:
         return codes.view(ELEMENTS[format]).astype(np.float64)
@@ -51,9 +51,10 @@ def elements_of(format: str) -> Floats:
 
 @dataclass(frozen=True)
 class Side:
-    """Weights or activations [.., blocks, 32]: `codes` under `scales` [.., blocks], or floats.
+    """Weights or activations of a contraction.
 
-    codes: uint8, or bf16 or f32 where there are no scales; scales: bytes of SCALES, or f32.
+    `codes`: codes of elements as uint8, or floats if there are no scales; [.., blocks, 32].
+    `scales`: bytes of the type in SCALES, or f32; [.., blocks].
     """
 
     format: str
@@ -62,7 +63,7 @@ class Side:
 
     @property
     def values(self) -> Floats:
-        """What they mean, [.., depth]."""
+        """The scaled elements in float64, [.., depth]."""
         if self.scales is None:
             rounded = self.format == "bf16r"
             found = self.codes.astype(ml_dtypes.bfloat16) if rounded else self.codes
@@ -74,14 +75,14 @@ class Side:
 
     @property
     def factors(self) -> Floats:
-        """What the scales mean."""
+        """The scales in float64."""
         assert self.scales is not None
         kind = SCALES.get(self.format)
         return (self.scales if kind is None else self.scales.view(kind)).astype(np.float64)
 
     @property
     def arrays(self) -> list[Array]:
-        """As a checkpoint or a caller has them: elements in bytes, then scales."""
+        """The arrays of a checkpoint or call: floats, or packed elements as bytes, then scales."""
         if self.scales is None:
             return [self.codes]
         width = bits(self.format)
@@ -94,7 +95,7 @@ class Side:
         ]
 
     def with_scale(self, at: tuple[Any, ...], scale: Any) -> "Side":
-        """The same with another scale, or byte of one, at some blocks."""
+        """Return the same side with another scale (a byte of SCALES or f32) at some blocks."""
         scales = np.array(self.scales)
         scales[at] = scale
         return Side(self.format, self.codes, scales)
@@ -104,19 +105,19 @@ class Formats:
     """Makes sides of contractions. Tests get it as the fixture `formats`."""
 
     def elements(self, format: str) -> Floats:
-        """The value of every code."""
+        """Return the value of every code of a format."""
         return elements_of(format)
 
     def codes(self, format: str) -> int:
-        """How many there are."""
+        """Return the number of codes of a format."""
         return 1 << bits(format)
 
     def mx(self, format: str, codes: Array, scales: Array) -> Side:
-        """Codes [.., blocks, 32] under scales [.., blocks]."""
+        """Make a side of codes [.., blocks, 32] and scales [.., blocks]."""
         return Side(format, codes, scales)
 
     def side(self, format: str, values: Array) -> Side:
-        """Values that the format holds under the scale 1, [.., blocks, 32]."""
+        """Encode values [.., blocks, 32] under scales of 1; the format must hold them exactly."""
         if format in FLOATS:
             return Side(format, values.astype(FLOATS[format]))
         table = elements_of(format)
@@ -127,7 +128,7 @@ class Formats:
         return Side(format, codes.reshape(values.shape), np.full(values.shape[:-1], one))
 
     def floats(self, format: str, values: Array) -> Side:
-        """Values [.., blocks, 32], rounded to the type of the format."""
+        """Make a side of floats: values [.., blocks, 32], rounded to the type of the format."""
         return Side(format, values.astype(FLOATS[format]))
 
     def draw(
@@ -139,10 +140,11 @@ class Formats:
         exact: bool,
         size: int = BLOCK,
     ) -> Side:
-        """[*shape, size] of a format, with scales [*shape] if it has any.
+        """Draw a side [*shape, size] of a format, with scales [*shape] if the format has scales.
 
-        exact: quarters up to 4, scales 1 and 2. Else all finite codes, scales 2^-12 to 2^12, of
-        nvfp4 all finite.
+        `exact`: only multiples of a quarter up to 4, and scales of 1 and 2; floats are integers up
+        to 8. Else all finite codes, and scales from 2^-12 to 2^12 (f32 scales times a random
+        factor); for nvfp4 all finite scales.
         """
         if format in FLOATS:
             kind = FLOATS[format]
@@ -166,7 +168,7 @@ class Formats:
         return Side(format, codes, scales)
 
     def not_finite(self, x: Side, row: int) -> Iterator[Side]:
-        """`x` with something in one row that makes it infinite or NaN."""
+        """Yield copies of `x` in which a scale or element of one row is NaN or infinite."""
         at = row, -1, 5
         if x.scales is None:
             for value in (np.inf, -np.inf, np.nan):

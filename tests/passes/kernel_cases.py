@@ -1,15 +1,21 @@
-"""Contractions of kernels by name, and programs of them.
+"""Contractions that are described by a name, and programs that consist of them.
 
     mxfp4 int8 12x1x40x64 of 5 share 4
 
-is the format of the weights and of the activations, groups x rows x columns x depth, the experts
-that groups choose from ("each" where every group has its own), and how many consecutive rows have
-the same activations. "bf16r" are f32 activations that the program rounds to bf16; "mxfp4/64" has a
-scale for 64 elements instead of 32, on both sides, and "mxfp8e4m3/32" of the activations one for 32
-on theirs; "?" are groups or rows that come with the call; what ends in "plus" is added to a
-residual [rows, columns] and a bias [columns]; weights that are "given" are no parameters but come
-with the call. Where the CPU has the instructions, contractions are kernels of ours; elsewhere they
-run as portable code and must give the same numbers.
+The parts of a name are: the format of the weights; the format of the activations; groups x rows x
+columns x depth; the number of experts that groups choose from; and how many consecutive rows have
+the same activations. Further notation:
+
+- "each" instead of "of 5": every group has an expert of its own.
+- "?": the number of groups or rows comes with the call.
+- "bf16r": f32 activations that the program rounds to bf16.
+- "mxfp4/64": a scale for 64 elements instead of 32, on both sides; if the activations have a number
+  of their own, as "mxfp8e4m3/32", it is theirs.
+- "plus": a residual [rows, columns] and a bias [columns] are added to the result.
+- "given": the weights are not parameters but arguments of the call.
+
+On CPUs with the instructions, contractions become kernels of mxc; elsewhere they run as portable
+code and must give the same numbers.
 """
 
 import re
@@ -35,7 +41,7 @@ from mxc.targets.target import target
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
-#: An expert for each group; None for those of the case.
+#: The expert of each group; None: those of `Case.ids`.
 Ids = NDArray[np.int32] | None
 
 #: Half a unit in the last place of f32, relative.
@@ -45,9 +51,9 @@ BLOCK = 32
 FLOATS = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}
 #: Activations without scales.
 PLAIN = (*FLOATS, "bf16r")
-#: Bits of an element; others have eight.
+#: Bits of an element; elements of other formats have eight.
 BITS = {"mxfp4": 4, "nvfp4": 4, "int4": 4, "mxfp6e2m3": 6, "mxfp6e3m2": 6}
-#: Scales of one byte; those of other formats are f32.
+#: Types of scales of one byte; scales of other formats are f32.
 SCALES = dict.fromkeys(("mxint8", "mxfp4", "mxfp6e2m3", "mxfp6e3m2"), ir.Float8E8M0FNUType)
 SCALES |= dict.fromkeys(("mxfp8e4m3", "mxfp8e5m2"), ir.Float8E8M0FNUType)
 SCALES["nvfp4"] = ir.Float8E4M3FNType
@@ -66,9 +72,10 @@ MLIR = {
     "f16": ir.F16Type,
     "f32": ir.F32Type,
 }
-#: Formats whose elements are integers of a byte, times this unit; who multiplies those exactly.
+#: Formats whose elements are integers of at most 8 bits times a unit: that unit.
 UNITS = {"mxfp4": 0.5, "nvfp4": 0.5, "mxfp6e2m3": 0.125, "mxint8": 2.0**-6}
 UNITS |= {"int8": 1.0, "int4": 1.0}
+#: Whether this CPU has dot products of bytes, which multiply such integers exactly.
 QUADS = iree.resolve(target("cpu")).has_any(("avx512vnni", "avxvnni"))
 
 
@@ -115,12 +122,12 @@ class Case:
 
     @property
     def row_blocks(self) -> int:
-        """Blocks of a row of activations."""
+        """Number of blocks in a row of activations."""
         return self.depth // self.row_block
 
     @property
     def source_rows(self) -> int:
-        """Rows of the activations; -1 where they come with the call."""
+        """Number of rows of the activations; -1 if it comes with the call."""
         return self.groups * self.rows // self.share
 
     @property
@@ -129,12 +136,12 @@ class Case:
 
     @property
     def chooses(self) -> bool:
-        """Whether ids say which expert a group has."""
+        """Whether ids, an argument, choose the expert of each group."""
         return self.experts > 0 and not self.each
 
     @property
     def in_bytes(self) -> bool:
-        """Whether both sides are integers that a dot product of bytes takes exactly."""
+        """Whether this CPU multiplies both sides exactly, as integers in dot products of bytes."""
         return QUADS and self.weight in UNITS and self.activation in UNITS
 
     @property
@@ -147,9 +154,9 @@ class Case:
         return {f"{self.name}.w": (*shape, width), f"{self.name}.s": shape}
 
     def draw(self, formats: Any, *, exact: bool, seed: int = 0) -> tuple[Any, Any]:
-        """Weights [experts, columns, ..] and activations [source rows, ..], at random.
+        """Draw weights [experts, columns, ..] and activations [source rows, ..].
 
-        exact: such that every sum is exact in f32 in any order of its terms.
+        `exact`: numbers such that every sum is exact in f32, in any order of its terms.
         """
         rng = np.random.default_rng([seed, len(self.name), self.rows, self.columns, self.depth])
         lead = [max(self.experts, 1), self.columns]
@@ -162,7 +169,10 @@ class Case:
         return weight, x
 
     def require_exact(self, weight: Any, x: Any) -> None:
-        """Sums are whole numbers of a unit, and below 2^24 of it in any order."""
+        """Assert that all partial sums, in any order, are multiples of a unit, below 2^24 times it.
+
+        Such sums are exact in f32.
+        """
         unit, largest = 1.0, float(self.depth)
         for side in (weight, x):
             values = side.values
@@ -171,20 +181,25 @@ class Case:
         assert largest / unit < 2**24, self.name
 
     def ids(self, seed: int = 0) -> NDArray[np.int32]:
-        """An expert for each group: some twice, some never where there are enough."""
+        """Draw an expert for each group; an expert may have several groups or none."""
         if self.each:
             return np.arange(self.groups, dtype=np.int32)
         rng = np.random.default_rng([seed, self.groups, self.experts])
         return rng.integers(0, max(self.experts, 1), self.groups).astype(np.int32)
 
     def factors(self, weight: Any, x: Any, ids: Ids = None) -> tuple[Floats, Floats]:
-        """x [groups, rows, depth] and the weights of each group [groups, columns, depth]."""
+        """Return x [groups, rows, depth] and the weights of each group [groups, columns, depth], in
+        float64."""
         rows = np.repeat(x.values, self.share, axis=0).reshape(self.groups, self.rows, -1)
         return rows, weight.values[self.ids() if ids is None else ids]
 
 
 def body(case: Case, parameters: Parameters) -> Callable[..., ir.Value]:
-    """The function of a case over elements, scales if any, ids if any."""
+    """Return what builds the body of a case's function.
+
+    The arguments of the function are elements, then scales, ids, the residual and weights, if the
+    case has them.
+    """
     lead = [case.groups] if case.experts else []
     rows = [*lead, case.rows]
 
@@ -256,14 +271,14 @@ def body(case: Case, parameters: Parameters) -> Callable[..., ir.Value]:
 
 
 def program(cases: Sequence[Case]) -> bytes:
-    """The cases as functions of one module."""
+    """Return a module with a function for each case."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         parameters = Parameters(module)
         i8, i32 = (ir.IntegerType.get_signless(width) for width in (8, 32))
         with ir.InsertionPoint(module.body):
             for case in cases:
-                # The groups of experts that come with the call have a row each.
+                # If the number of groups comes with the call, each has one row.
                 lead = [case.source_rows] if not (case.experts and case.is_dynamic) else [-1, 1]
                 lead = [ir.ShapedType.get_dynamic_size() if n < 0 else n for n in lead]
                 shape = [*lead, case.row_blocks]

@@ -1,4 +1,4 @@
-"""Products of two tensors of a call, as programs, in forms of einsum."""
+"""Programs of products whose operands are both arguments of the call, described as for einsum."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,17 +15,18 @@ from mxc.dialects.generic import constant, generic
 
 Array = NDArray[Any]
 TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "i8": np.int8}
-#: Sizes of a call: none is a multiple of a tile, and there are several tiles along each loop.
-#: Only h is a multiple of a block.
+#: Size of each letter in a call. Rows (m), columns (n) and K (k) are no multiples of a tile and
+#: more than one. Only h is a multiple of a block of 32.
 SIZES = {"a": 2, "b": 3, "m": 67, "n": 131, "k": 75, "h": 160, "j": 5, "u": 1}
 
 
 @dataclass(frozen=True)
 class Form:
-    """Subscripts as numpy's einsum has them; a letter in `dynamic` has no size in the program.
+    """A product by the subscripts of numpy's einsum.
 
-    `after`: the result is rounded to bf16, or a bias of its columns is added and what is negative
-    becomes zero, or it is weighted by rows, and a tensor of its shape is added.
+    `dynamic`: the letters whose sizes come with the call. `after`: what follows the product.
+    "rounded": it is rounded to bf16. "bias": a bias of the last dimension is added, and negative
+    results become zero. "residual": rows are multiplied by weights, and a tensor is added.
     """
 
     lhs: str
@@ -43,14 +44,14 @@ class Form:
 
     @property
     def operands(self) -> list[tuple[str, str]]:
-        """Subscripts and elements."""
+        """Subscripts and element type of each operand, also of those that `after` reads."""
         more = {"bias": [self.out[-1]], "residual": [self.out[:-1], self.out]}.get(self.after, [])
         sides = zip((self.lhs, self.rhs), self.types, strict=True)
         return [*sides, *((each, "f32") for each in more)]
 
     @property
     def text(self) -> str:
-        """The program."""
+        """The text of the program."""
         with new_context(), ir.Location.unknown():
             module = ir.Module.create()
             with ir.InsertionPoint(module.body):
@@ -98,7 +99,8 @@ class Form:
             return found
 
 
-#: Products by rows of a sum of blocks, as other kernels compute them.
+#: Both operands are contiguous along K, which is a multiple of a block: other kernels than those of
+#: PLAIN compute these products.
 BLOCKS = [
     *(Form("mh", "nh", "mn", dynamic) for dynamic in ("", "m")),
     *(Form("amh", "anh", "amn", dynamic) for dynamic in ("", "m")),
@@ -106,7 +108,8 @@ BLOCKS = [
     *(Form("mh", "nh", "mn", "m", ("f16", kind)) for kind in ("f16", "bf16")),
     Form("mh", "nh", "mn", "", ("f32", "bf16")),
 ]
-#: Any rows, columns, batches and sums, loops that are not neighbours, any layout, different types.
+#: Dynamic rows, columns, batches and sums; loops of one kind that are not adjacent; any layout;
+#: operands of different types.
 PLAIN = [
     *(Form("mk", "nk", "mn", dynamic) for dynamic in ("m", "n", "mn", "k", "mnk")),
     *(Form("mk", "kn", "mn", dynamic) for dynamic in ("m", "n", "k", "mnk")),
@@ -139,7 +142,7 @@ PLAIN = [
 
 
 def draw(form: Form) -> list[Array]:
-    """Operands: whole numbers, of which every sum is exact, in whatever order."""
+    """Draw operands: small integers, so that every sum is exact in any order."""
     rng = np.random.default_rng(3)
     return [
         rng.integers(-8, 9, [SIZES[c] for c in letters]).astype(TYPES[kind])
@@ -148,7 +151,7 @@ def draw(form: Form) -> list[Array]:
 
 
 def wanted(form: Form, operands: Sequence[Array]) -> Array:
-    """The result, by numpy."""
+    """Return the expected result, by numpy."""
     wide = np.int32 if "i8" in form.types else np.float32
     sides = [each.astype(wide) for each in operands[:2]]
     found = np.einsum(f"{form.lhs},{form.rhs}->{form.out}", *sides)

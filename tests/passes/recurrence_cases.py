@@ -1,8 +1,8 @@
-"""Recurrences over the rows of several runs: programs, drawn numbers, what they are in float64.
+"""Cases of recurrences over the rows of several runs: programs, random inputs, float64 results.
 
-Errors: a row adds a product of a key and a change to the state, and what it reads is a sum over K
-of products. Keys have length one and the state does not grow by the rule, so that all sums are of
-the size of the values; `allowed` is some tens of roundings of these for each row.
+Error bound: a row adds the product of a key and a change to the state, and its result is a sum of
+products over the key depth. Keys have length one and the delta rule does not let the state grow, so
+all sums are as large as the values. `check` allows 16 roundings of the largest value for each row.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,8 +26,11 @@ U = 2.0**-24
 
 @dataclass(frozen=True)
 class Rule:
-    """The delta rule of `key_heads` and `heads` of `key_depth` and `depth` elements; `each`: every
-    row of a state has a decay of its own."""
+    """A delta rule with `key_heads` heads of queries and keys of `key_depth` elements, and `heads`
+    heads of values of `depth` elements.
+
+    `each`: whether every row of a state has a decay of its own, instead of one for each head.
+    """
 
     key_heads: int
     heads: int
@@ -53,14 +56,14 @@ class Rule:
         return (self.layers, self.heads, self.key_depth, self.depth)
 
     def draw(self, rng: np.random.Generator, count: int) -> list[Array]:
-        """So many rows."""
+        """Draw `count` rows of queries, keys, values, decay and beta."""
         q, k, v, decay, beta = (rng.normal(size=(count, *shape)) for shape in self.rows)
         q, k = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
         made = [q, k, v, np.exp(-np.abs(decay)), 1 / (1 + np.exp(-beta))]
         return [each.astype(np.float32) for each in made]
 
     def step(self, state: Any, row: Sequence[Any]) -> tuple[Any, Any]:
-        """In float64: the state after a row, and what the row reads."""
+        """Return the state after a row, and the result of the row, in float64."""
         q, k, v, decay, beta = row
         q, k = (np.repeat(x, self.heads // self.key_heads, axis=0) for x in (q, k))
         state = state * decay.reshape(self.heads, -1, 1)
@@ -71,7 +74,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Convolution:
-    """The convolution of so many columns, with weights of a type."""
+    """A short convolution of `columns` columns over `width` rows. `weights`: their type."""
 
     columns: int
     width: int
@@ -88,23 +91,23 @@ class Convolution:
 
     @property
     def factors(self) -> Array:
-        """The weights; every type holds them."""
+        """The weights in f32; every type of weights holds them exactly."""
         rng = np.random.default_rng(self.columns)
         drawn = rng.integers(-64, 65, size=(self.columns, self.width))
         return (drawn / 64).astype(np.float32)
 
     @property
     def stored(self) -> NDArray[Any]:
-        """The weights in their type."""
+        """The weights in the type `weights`."""
         types = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}
         return self.factors.astype(types[self.weights])
 
     def draw(self, rng: np.random.Generator, count: int) -> list[Array]:
-        """So many rows."""
+        """Draw `count` rows."""
         return [rng.normal(size=(count, self.columns)).astype(np.float32)]
 
     def step(self, state: Any, row: Sequence[Any]) -> tuple[Any, Any]:
-        """In float64: the state after a row, and the result."""
+        """Return the state after a row, and the result of the row, in float64."""
         whole = np.concatenate([state, row[0][None]])
         return whole[1:], (whole * self.factors.T).sum(axis=0)
 
@@ -113,7 +116,8 @@ Case = Rule | Convolution
 
 
 def program(cases: Sequence[Case]) -> str:
-    """A function of each: rows, pool, runs, places, layer -> result and pool."""
+    """Return a program with a function for each case: rows, pool, runs, places, layer -> result,
+    pool."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         f32, i32 = ir.F32Type.get(), ir.IntegerType.get_signless(32)
@@ -161,7 +165,7 @@ def program(cases: Sequence[Case]) -> str:
 
 @dataclass(frozen=True)
 class Given:
-    """Arguments of a call."""
+    """Arguments of a call. `places`: the slot of the pool that each run has."""
 
     rows: list[Array]
     pool: Array
@@ -171,13 +175,15 @@ class Given:
 
     @property
     def arguments(self) -> list[Any]:
-        """As the function takes them."""
+        """The arguments of the function, in their order."""
         return [*self.rows, self.pool, self.runs, self.places, self.layer]
 
 
 def draw(case: Case, lengths: Sequence[tuple[int, int]], seed: int = 0, layer: int = -1) -> Given:
-    """Runs of so many rows after so many positions, in slots of any order, of which some are
-    nobody's. `layer`: -1 is the last."""
+    """Draw a call. Its runs are in random slots of the pool; two slots belong to no run.
+
+    `lengths`: for each run, its rows and the positions before them. `layer`: -1 is the last one.
+    """
     rng = np.random.default_rng(seed)
     counts = np.array([count for count, _ in lengths])
     firsts = np.cumsum(counts) - counts
@@ -190,7 +196,7 @@ def draw(case: Case, lengths: Sequence[tuple[int, int]], seed: int = 0, layer: i
 
 
 def expected(case: Case, given: Given) -> tuple[Any, Any]:
-    """The result and the pool in float64."""
+    """Return the result and the pool after the call, in float64."""
     pool, found = given.pool.astype(np.float64), []
     for (first, count, before), place in zip(given.runs, given.places, strict=True):
         state = pool[place, given.layer] * (before != 0)
@@ -202,7 +208,8 @@ def expected(case: Case, given: Given) -> tuple[Any, Any]:
 
 
 def check(case: Case, given: Given, result: Array, pool: Array) -> None:
-    """Near float64, and every slot and layer that is not of the call as it was."""
+    """Assert that result and pool are near float64, and that slots and layers which are not part of
+    the call have not changed."""
     wanted, wanted_pool = expected(case, given)
     longest = int(given.runs[:, 1].max())
     for found, want in ((result, wanted), (pool, wanted_pool)):
@@ -214,8 +221,11 @@ def check(case: Case, given: Given, result: Array, pool: Array) -> None:
 
 
 def check_cuts(case: Case, start: int, call: Callable[[Given], tuple[Array, Array]]) -> None:
-    """The bits of a run are those of its pieces, in calls of their own, each among runs of other
-    sequences, in another slot and layer."""
+    """Assert that a run has the same bits if it is cut into pieces.
+
+    Each piece is computed by a call of its own, among runs of other sequences, in another slot and
+    layer. `start`: positions before the run. `call`: computes the result and the pool.
+    """
     rng = np.random.default_rng(start)
     whole = draw(case, [(13, start)], seed=4)
     wanted, pool = call(whole)

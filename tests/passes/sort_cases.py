@@ -1,4 +1,4 @@
-"""Programs that sort, and what a stable sort of numpy makes of the same rows."""
+"""Cases of sorts: their programs, operands, and the check against a stable sort of numpy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS: dict[str, Any] = {
     "i32": np.int32,
     "i64": np.int64,
 }
-#: What goes first, of floats and of integers: the least or the greatest, and what is equal.
+#: Predicates by which one element goes before another, of arith.cmpf and of arith.cmpi.
 PREDICATES = {
     "least": ("olt", "slt"),
     "least or equal": ("ole", "sle"),
@@ -30,8 +30,10 @@ PREDICATES = {
 
 @dataclass(frozen=True)
 class SortCase:
-    """Rows along `axis` of a tensor, and i32 that tell where an element was. `dynamic`: all sizes
-    come with the call."""
+    """A sort along `axis` of a tensor of `kind`, with i32 that say where each element was.
+
+    `order`: a key of PREDICATES. `dynamic`: whether all sizes come with the call.
+    """
 
     kind: str
     shape: tuple[int, ...]
@@ -47,7 +49,7 @@ class SortCase:
 
     @property
     def text(self) -> str:
-        """The function."""
+        """The text of the function."""
         sizes = "x".join("?" if self.dynamic else str(size) for size in self.shape)
         x, places = f"tensor<{sizes}x{self.kind}>", f"tensor<{sizes}xi32>"
         is_float = self.kind not in ("i8", "i32", "i64")
@@ -64,7 +66,10 @@ class SortCase:
           }}"""
 
     def operands(self) -> tuple[Array, Array]:
-        """Numbers of which many are equal, with zeros of both signs, and where each is."""
+        """Draw numbers, and return them with the place of each.
+
+        Many numbers are equal; floats have NaN, infinities and zeros of both signs.
+        """
         rng = np.random.default_rng(self.shape)
         x = rng.integers(-4, 5, self.shape).astype(KINDS[self.kind])
         if not np.issubdtype(x.dtype, np.integer):
@@ -76,7 +81,7 @@ class SortCase:
         return x, places
 
     def check(self, results: Sequence[Array]) -> None:
-        """Equal elements stay in their order; NaN is greater than all numbers."""
+        """Assert that results are sorted: equal elements stay in order, NaN is the greatest."""
         x, places = self.operands()
         keys = x.astype(np.float64)
         keys = np.where(np.isnan(keys), 1e300, np.where(keys == np.inf, 1e299, keys))
@@ -88,7 +93,7 @@ class SortCase:
             np.testing.assert_array_equal(kept.view(np.uint8), each.view(np.uint8))
 
 
-#: Lengths of a row: none, one, powers of two, what is beside them.
+#: Rows of zero elements, one, powers of two, and numbers beside these; every type, order and axis.
 CASES = [
     *(SortCase("f32", (3, length), 1) for length in (0, 1, 2, 3, 5, 8, 33, 64, 130)),
     *(SortCase(kind, (2, 37), 1) for kind in KINDS if kind != "f32"),

@@ -1,7 +1,7 @@
-"""Attention kernels against float64, over every way that rows, keys and registers can be ragged.
+"""CPU kernels of attention against float64, where rows, keys and heads do not fill tiles or lanes.
 
-All cases are functions of one program, compiled the way a model is, for this machine and for AVX2
-where it runs that. Where the CPU has no kernels the same functions run as portable code.
+All cases are functions of one program, compiled as a model is, for this machine and, if it has
+AVX-512, also for AVX2. If the CPU has no kernels, the same functions run as portable code.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,16 +51,15 @@ from tests.passes.attention_cases import (
 )
 
 HOST = iree.resolve(target("cpu"))
-#: For this machine, and for the registers of AVX2 where they are not those of this machine.
+#: This machine, and AVX2 if this machine has the wider registers of AVX-512.
 TARGETS = ["cpu"] + ["cpu:x86-64-v3"] * HOST.has_any(("avx512bw",))
 each_target = pytest.mark.parametrize("name", TARGETS)
 
-#: A group that is a tile, less than one and more than one, and one that neither divides; windows
-#: and chunks of less than a block of keys and of more than a piece; head sizes of one register to
-#: eight, in pairs of bf16 or not; values that are too many to copy, and heads for one workgroup;
-#: heads of so many elements that registers have eight lanes; values that are the first elements of
-#: keys, of so many elements that a block is one register of keys; scores with a bound; pools
-#: that are packed.
+#: Groups of one tile, of less, of more, and that tiles do not divide; windows and chunks smaller
+#: than a block of keys and larger than a piece; heads of one to eight registers, in pairs of bf16
+#: or not; values that are too many to copy, and more heads than a workgroup has; heads of so many
+#: elements that registers have eight lanes; latent values, with keys so long that a block is one
+#: register of keys; capped scores; packed pools.
 CASES = [
     Case(2, 8, 64),
     Case(1, 3, 80, "f16", reach=300),
@@ -94,19 +93,19 @@ CASES = [
     Case(1, 4, 32, bits=16),
     Case(2, 8, 64, "f16", bits=16),
 ]
-#: Those that tiles compute, where the CPU has them.
+#: Cases that are computed on AMX tiles, if the CPU has them.
 TILED = [
     case
     for case in CASES
     if case.bits == BITS and case.pool == "bf16" and case.group >= LEAST_GROUP
 ]
-#: Those whose values can be poisoned alone.
+#: Cases in which values are not part of the keys, so that they alone can be NaN.
 APART = [case for case in CASES if not case.latent]
 FLOATS = [case for case in APART if case.format is None]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
-#: (tokens, positions before): a token that is decoded; several of them; a prompt; parts of prompts
-#: and tokens that are decoded, over one piece of keys and over several.
+#: Runs of a call as (tokens, positions before): one decoded token; several; a prompt; parts of
+#: prompts beside decoded tokens, over one piece of keys and over several.
 CALLS = {
     "one token": [(1, 700)],
     "tokens": [(1, 0), (1, 63), (1, 300), (1, 255)],
@@ -114,12 +113,12 @@ CALLS = {
     "chunks": [(30, 250), (1, 513), (3, 127), (1, 5), (64, 0), (2, 600)],
 }
 each_call = pytest.mark.parametrize("lengths", CALLS.values(), ids=CALLS)
-#: Runs enough that none has a piece of its own; with a prompt, tiles take up to 512 rows at once.
+#: So many runs that pieces are not computed apart; beside a prompt, tiles take up to 512 rows each.
 COMPANY = [(1, 3 * i % 70) for i in range(ENOUGH_TOKENS)]
 
 
 class Sizes(CpuAttention):
-    """A kernel without a body."""
+    """A kernel without a body, for its sizes."""
 
     def body(self, *buffers: ir.Value) -> None:
         raise NotImplementedError
@@ -130,7 +129,7 @@ class Sizes(CpuAttention):
 
 @dataclass(frozen=True)
 class Loaded:
-    """The program, ready to be called."""
+    """The program for a target, ready to be called."""
 
     context: rt.VmContext
     module: rt.VmModule
@@ -146,11 +145,11 @@ class Loaded:
 
 Load = Callable[..., Loaded]
 
-#: A case that no kernel takes.
+#: The name of a program with a case that no kernel takes, and the case.
 UNEVEN, NO_KERNEL = "uneven", Case(2, 2, 40)
 
-#: Some cases in the four lanes of NEON, which run anywhere that has multiply-adds. A head of many
-#: elements is as many registers more, which takes long to compile: one of them is enough.
+#: The name of a program with kernels for the four lanes of NEON, which run on any CPU with
+#: multiply-adds, and its cases: only one has long heads, because they take long to compile.
 NARROW = "four lanes"
 NARROW_CASES = [
     case for case in CASES if case.heads == 1 and (case.depth <= 112 or case.pool == "fp8e4m3")
@@ -166,7 +165,7 @@ def narrow() -> bytes:
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Load:
-    """The program for a target, with so many threads."""
+    """Return a function that loads the program for a target, with a number of threads."""
     whole = program(CASES)
 
     @cache
@@ -261,7 +260,7 @@ def test_each_code_of_a_key(pool: str, name: str, loaded: Load) -> None:
     given.queries[..., 0] = (8 / np.abs(codes.astype(np.float32)))[:, None, None]
     for number, code in enumerate(codes):
         page, place = given.place(number, 0)
-        # The second element gives the block the scale 1; no query has it.
+        # The second element makes the scale of the block 1; queries multiply it by zero.
         given.pool[page, KEYS, place, :, :2] = float(code), 448
     found, (wanted, _) = loaded(name).attend(case, given), expected(case, given)
     assert np.abs(found - wanted).max() <= 1e-5 * np.abs(given.pool[:, VALUES]).max()
@@ -294,8 +293,8 @@ def test_a_row_has_the_same_bits_in_any_call(case: Case, name: str, loaded: Load
     others = [(run, 0, 1) for run in range(3, 3 + len(COMPANY))]
     cuts = [0, 1, 8, 100, 101, 367, 512, count]
     chunks = [(0, first, end - first) for first, end in pairwise(cuts)]
-    # What a call computes apart depends on its runs, not on which rows they are: each part of the
-    # prompt, and each token of it, is in one company, and each company has some of both.
+    # Which pieces a call computes apart depends on its runs, not on their rows. So each chunk and
+    # each token of the prompt has one of the companies, and each company has some of both.
     companies = [[], [(1, 0, 9)], [(2, 0, 1)], others]
     for chunk, company in zip(chunks, cycle(companies), strict=False):
         assert_same(attend, case, given, whole, [*company, chunk])
@@ -311,7 +310,7 @@ def assert_same(
     whole: NDArray[np.float32],
     lengths: Sequence[tuple[int, int, int]],
 ) -> None:
-    """Rows have the bits that they have in `whole`."""
+    """Assert that the rows of a call of parts (`Inputs.some`) have the same bits as in `whole`."""
     found = attend(case, given.some(case, lengths))
     rows = [given.runs[run, 0] + first + i for run, first, n in lengths for i in range(n)]
     np.testing.assert_array_equal(found.view(np.int32), whole[rows].view(np.int32))
@@ -374,7 +373,7 @@ def test_a_value_without_weight_is_not_there(case: Case, name: str, loaded: Load
     given.pool[page, KEYS, at] = -60000.0
     given.pool[page, VALUES, at] = 0.0
     if case.first_seen(301) < 301:
-        # The one key of the first token has all of the weight.
+        # The first token sees only this key, which then has all of the weight.
         clean = loaded(name).attend(case, given)
         given.pool[page, VALUES, at] = np.inf
         np.testing.assert_array_equal(loaded(name).attend(case, given), clean)

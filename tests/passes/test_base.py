@@ -1,4 +1,4 @@
-"""The runner: verifies after each pass, keeps what failed, says where."""
+"""The pass runner: it verifies after each pass, keeps a module that fails, and says where."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What loops carry: structures to values and back."""
+"""Values that loops carry: conversion of structures to lists of values and back."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from mxc.passes.kernels.carried import values_of, with_values
 
 @dataclass
 class Held:
-    """A structure of each kind."""
+    """A dataclass with every kind of structure that loops may carry."""
 
     totals: list[ir.Value]
     read: dict[tuple[int, int], ir.Value]

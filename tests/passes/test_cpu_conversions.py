@@ -1,4 +1,4 @@
-"""Conversions that IREE computes on CPUs, in bodies outside of kernels, as ml_dtypes has them."""
+"""Conversions of elements outside of kernels, which IREE compiles for CPUs, against ml_dtypes."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import mxc
 
 BF16 = ml_dtypes.bfloat16
 E4M3 = ml_dtypes.float8_e4m3fn
-#: Elements under scales, and those that no block format has.
+#: Elements to which floats are converted under scales.
 SCALED = {
     "f4E2M1FN": ml_dtypes.float4_e2m1fn,
     "f8E4M3FN": E4M3,
@@ -23,13 +23,13 @@ PLAIN = {
     "f8E3M4": ml_dtypes.float8_e3m4,
     "f8E4M3B11FNUZ": ml_dtypes.float8_e4m3b11fnuz,
 }
-#: Elements that are decoded to f16.
+#: Elements that are decoded to f16: also FNUZ elements, which no block format has.
 HALVED = SCALED | {
     "f8E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
     "f8E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
 }
 COUNT = 512
-#: Bytes of scales that numbers are divided by.
+#: Bytes of the E8M0 scales by which numbers are divided.
 BYTES = (0, 1, 120, 254)
 FLOATS, ROWS = f"tensor<{COUNT}xf32>", f"tensor<{len(BYTES)}x{COUNT}x"
 EACH = "indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>]"
@@ -40,7 +40,7 @@ UNDER = (
 
 
 def each(name: str, source: str, result: str, body: str) -> str:
-    """A function that computes each of COUNT results, %y, from an %x."""
+    """Return a function that computes each of COUNT results, %y, from an %x by `body`."""
     return f"""
 func.func @{name}(%t: tensor<{COUNT}x{source}>) -> tensor<{COUNT}x{result}> {{
   %e = tensor.empty() : tensor<{COUNT}x{result}>
@@ -55,7 +55,7 @@ func.func @{name}(%t: tensor<{COUNT}x{source}>) -> tensor<{COUNT}x{result}> {{
 
 
 def divided(element: str) -> str:
-    """x to `element` under each scale, as a byte."""
+    """Return a function that converts x to `element` under each scale, as bytes."""
     bits = element[1]
     wide = "" if bits == "8" else "%y = arith.extui %c : i4 to i8"
     return f"""
@@ -75,7 +75,7 @@ func.func @under_{element}(%t: {FLOATS}, %s: tensor<{len(BYTES)}xi8>) -> {ROWS}i
 
 
 def halved(element: str) -> str:
-    """A byte as an element, in f16."""
+    """Return a function that decodes bytes of `element` to f16."""
     bits = f"i{element[1]}"
     narrow = "" if bits == "i8" else f"%n = arith.trunci %x : i8 to {bits}"
     body = f"""{narrow}
@@ -84,7 +84,7 @@ def halved(element: str) -> str:
     return each(f"half_{element}", "i8", "f16", body)
 
 
-#: A difference of products has no kernel.
+#: A reduction that subtracts products, for which there is no kernel.
 DIFFERENCE = """
 func.func @difference(%x: tensor<4x64xf8E4M3FN>, %w: tensor<16x64xf8E4M3FN>) -> tensor<4x16xf32> {
   %zero = arith.constant dense<0.0> : tensor<4x16xf32>
@@ -102,7 +102,7 @@ func.func @difference(%x: tensor<4x64xf8E4M3FN>, %w: tensor<16x64xf8E4M3FN>) -> 
   return %y : tensor<4x16xf32>
 }"""
 BF16_TENSOR = f"tensor<{COUNT}xbf16>"
-#: Two operations that IREE would fuse.
+#: Two operations, which IREE would fuse.
 SQUARE = f"""
 func.func @square(%x: {FLOATS}) -> {BF16_TENSOR} {{
   %q = arith.truncf %x : {FLOATS} to {BF16_TENSOR}
@@ -112,7 +112,7 @@ func.func @square(%x: {FLOATS}) -> {BF16_TENSOR} {{
 }}"""
 ROUND_TRIP = """%q = arith.truncf %x : f32 to bf16
     %y = arith.extf %q : bf16 to f32"""
-#: As torch's importer writes x * 0.377.
+#: x * 0.377 as torch's importer writes it.
 TIMES = """%c = arith.constant 0.377 : f64
     %k = arith.truncf %c : f64 to f32
     %y = arith.mulf %x, %k : f32"""
@@ -137,7 +137,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def ties(kind: Any) -> NDArray[np.float32]:
-    """All numbers of an element, halfway between neighbours, one bit to either side, and NaN."""
+    """Return all numbers of an element type, midpoints of adjacent ones, the next floats above
+    these midpoints, and NaN, with both signs."""
     numbers = np.arange(128, dtype=np.uint8).view(kind).astype(np.float32)
     numbers = numbers[np.isfinite(numbers)][:85]
     halves = (numbers[1:] + numbers[:-1]) / 2

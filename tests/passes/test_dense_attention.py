@@ -1,7 +1,7 @@
 """Kernels of attention over dense keys and values, against torch in float64.
 
-Errors as in attention_cases.py: a score is off by about scale |q| |k| u, and a result, a mean of
-values, by that times the largest of them.
+Error bounds are those of attention_cases.py: the error of a score is about scale |q| |k| u; that of
+a result, which is a mean of values, is this times the largest value.
 """
 
 from collections.abc import Callable
@@ -31,8 +31,12 @@ TARGETS = ["cpu"] + ["cpu:x86-64-v3"] * iree.resolve(target("cpu")).has_any(("av
 
 @dataclass(frozen=True)
 class Case:
-    """`count` sequences of `tokens` queries and `keys` keys. `mask`: the first three sizes of the
-    mask, none where empty. `dynamic`: the numbers of tokens and keys come with the call."""
+    """Attention of `count` sequences, each with `tokens` queries and `keys` keys.
+
+    `mixed`: elements of a value; 0: `depth`. `element`: type of keys and values. `mask`: the first
+    three sizes of the mask; empty: no mask. `dynamic`: whether the numbers of tokens and keys come
+    with the call.
+    """
 
     count: int
     tokens: int
@@ -65,7 +69,7 @@ class Case:
 
     @property
     def types(self) -> list[tuple[list[int], str]]:
-        """The same with dynamic sizes, as in the type of the function."""
+        """Shapes and element types in the type of the function, where some sizes are dynamic."""
         if not self.dynamic:
             return self.shapes
         some, found = ir.ShapedType.get_dynamic_size(), []
@@ -75,8 +79,8 @@ class Case:
         return found
 
 
-#: Keys of part of a block, of several blocks and of several pieces; one query and many; groups that
-#: are a tile and less; values of another size than keys; masks of all, and of some.
+#: Part of a block of keys, several blocks and several pieces; one query and many; groups that fill
+#: a tile or not; values of another size than keys; masks with and without sizes of one.
 CASES = [
     Case(2, 5, 5, 3, 1, 16, causal=True),
     Case(1, 45, 45, 2, 4, 64, causal=True, element="bf16"),
@@ -136,7 +140,7 @@ class Loaded:
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Load:
-    """The program for a target."""
+    """Return a function that loads the program for a target; "none": the case without a kernel."""
     found: dict[str, Loaded] = {}
 
     def load(name: str) -> Loaded:

@@ -1,4 +1,5 @@
-"""Epilogues of other code have other signatures: kernels are shared by these."""
+"""Signatures of epilogues: products with the same signature share a kernel, so that different
+epilogues must have different signatures."""
 
 import pytest
 from iree.compiler import ir
@@ -46,7 +47,7 @@ GATE = """
 
 
 def by_columns_and_rows(last: str) -> str:
-    """Three stages that read one tensor by columns and by rows, the last by `last`."""
+    """Return a product with three stages that read a tensor by columns, by rows, and by `last`."""
     stages = [("y", "p", "n", "mulf"), ("p", "q", "m", "addf"), ("q", "z", last, "mulf")]
     lines = [STAGE.format(read=r, result=s, loop=loop, kind=k) for r, s, loop, k in stages]
     lines.append("\n  return %z : !whole")
@@ -54,7 +55,7 @@ def by_columns_and_rows(last: str) -> str:
 
 
 def halves(first: str, second: str) -> str:
-    """A gate that divides one half of the columns by the other."""
+    """Return a product with a gate that divides one half of the columns by the other."""
     rest = GATE.format(halves=f"%{first}, %{second}")
     return PRODUCT.format(result="!half", rest=rest)
 

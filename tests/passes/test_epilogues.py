@@ -1,7 +1,8 @@
-"""What follows a contraction, computed in its kernel: equal to float64 over the same weights.
+"""Epilogues that the kernel of a contraction computes on CPUs, against float64.
 
-Small integers times powers of two make every product and sum exact in f32, so that bias, residual
-and row weights are equal to the bit; a gate has an exp, within a few ulp.
+Operands are small integers times powers of two, so that every product and sum is exact in f32 and
+results with bias, residual and row weights are equal to the bit. A gate, which has an exp, is
+within a few ulp.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from mxc.dialects.scaled import scaled_contraction
 from mxc.runtime.device import open_device
 
 DEPTH = 64
-#: Function -> (rows, columns of the contraction, experts; 0: one weight for all).
+#: For each function: rows and columns of the contraction, and experts (0: one weight for all rows).
 SHAPES = {
     "bias": (9, 33, 0),
     "bias_and_residual": (1, 48, 0),
@@ -40,7 +41,7 @@ SHAPES = {
     "sorted": (37, 96, 5),
     "grouped": (18, 64, 5),
 }
-#: Rows of a group of one expert, where it is not one.
+#: Functions whose groups have more than one row: the rows of a group.
 TOGETHER = {"grouped": 3}
 
 
@@ -49,7 +50,8 @@ def f32() -> ir.Type:
 
 
 def contraction(name: str, parameters: Parameters, x: ir.Value, ids: ir.Value | None) -> ir.Value:
-    """x [M, DEPTH] times mxfp4 weights: [M, N], or [groups, rows, N] by the experts of groups."""
+    """Multiply x [M, DEPTH] by mxfp4 weights: the result is [M, N], or [groups, rows, N] if each
+    group has an expert."""
     rows, columns, experts = SHAPES[name]
     lead = [experts] if experts else []
     i8 = ir.IntegerType.get_signless(8)
@@ -77,7 +79,7 @@ def add(y: ir.Value, other: ir.Value, subscripts: str) -> ir.Value:
 
 
 def swiglu(gate: ir.Value, up: ir.Value) -> ir.Value:
-    """up * gate * sigmoid(gate), gate at most 7: what needs constants and an exp."""
+    """Compute up * gate * sigmoid(gate) with gate at most 7, which takes constants and an exp."""
     gate = arith.minimumf(gate, constant(7.0, f32()))
     one = constant(1.0, f32())
     sigmoid = arith.divf(one, arith.addf(one, math.exp(arith.negf(gate))))
@@ -107,7 +109,8 @@ def expert_bias(y: ir.Value, ids: ir.Value, bias: ir.Value) -> ir.Value:
 
 
 def build(name: str, parameters: Parameters) -> Callable[..., Any]:
-    """The body of a function over x, then bias, residual, row weights and ids where it has them."""
+    """Return what builds the body of a function. Its arguments are x, then bias, residual, row
+    weights and ids, if it has them."""
 
     def body(x: ir.Value, *rest: ir.Value) -> Any:
         if SHAPES[name][2]:
@@ -128,7 +131,7 @@ def build(name: str, parameters: Parameters) -> Callable[..., Any]:
 
 
 def inputs(name: str) -> list[tuple[list[int], str]]:
-    """Shapes and element types of the arguments."""
+    """Return shapes and element types of the arguments of a function."""
     rows, columns, experts = SHAPES[name]
     found = [([rows, DEPTH], "f32")]
     if experts:
@@ -162,7 +165,7 @@ def draw(shape: list[int], element: str, experts: int) -> NDArray[Any]:
 
 
 def weight(name: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.float64]]:
-    """Packed elements, scales, and values [experts, columns, DEPTH]."""
+    """Draw weights: packed elements, scales, and values [experts, columns, DEPTH] in float64."""
     _, columns, experts = SHAPES[name]
     rng = np.random.default_rng(columns)
     codes = rng.integers(0, 16, (max(experts, 1), columns, DEPTH // 32, 32), dtype=np.uint8)
@@ -180,7 +183,8 @@ def functions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, rt.Function
         program=program(), place="p", target="cpu", module=folder / "m.vmfb", parameters=True
     )
     made = compile_here(request, None, folder / "program", lambda step: None)
-    # Contractions and what follows are one kernel each, beside the preparation and the sorting.
+    # Each contraction is one kernel with its epilogue; there are other dispatches only for the
+    # preparation of activations and the sorting of rows.
     index = rt.ParameterIndex()
     for name, (_, columns, experts) in SHAPES.items():
         packed, scales, _ = weight(name)

@@ -18,15 +18,16 @@ from mxc.passes.kernels.exponential import exponential, tanh
 from mxc.passes.kernels.vectors import f32, index, load, loop
 from mxc.runtime.device import open_device
 
-#: Lanes of the registers for which they are built.
+#: Lanes of the registers for which the functions are built: AVX2 and AVX-512.
 LANES = (8, 16)
 FUNCTIONS = {"exp": exponential, "tanh": tanh}
-#: Points at which it is taken.
+#: Number of points at which a function is computed.
 POINTS = 1 << 16
 
 
 def program() -> bytes:
-    """A function for each of LANES and FUNCTIONS: POINTS numbers through a kernel of it alone."""
+    """Return a program with a function for each of LANES and FUNCTIONS, whose kernel computes
+    nothing else, for POINTS numbers."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):

@@ -1,7 +1,7 @@
-"""Products of 8-bit floats under float scales, for this CPU and for GPUs: in a kernel, and right.
+"""Products of 8-bit elements under float scales, for this CPU and for GPUs, against numpy.
 
-The scopes are those of checkpoints: a tensor, a row, squares of 128 x 128, groups along K; inside
-the sum, as weights are dequantized, or after it. Quantized by ml_dtypes, multiplied by numpy.
+A scale is for a tensor, a row, a square of 128 x 128 or a group along K, as in checkpoints. Scales
+multiply elements inside the sum, as dequantized weights do, or the sum. ml_dtypes quantizes.
 """
 
 import json
@@ -36,7 +36,7 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Side:
-    """Elements [rows, depth] of a type, with scales of a shape read at `at`, of loops r and k."""
+    """Elements [rows, depth], with scales of `shape` that (r, k) reads at `at`; None: no scales."""
 
     element: str
     rows: int
@@ -71,7 +71,7 @@ class Side:
         return wide * scales.astype(np.float64)[places[self.at]]
 
     def decoded(self, name: str) -> str:
-        """Elements times scales as an operation of its own: what dequantizing a tensor is."""
+        """Return an operation that dequantizes the side: elements times scales, as a tensor."""
         at = self.at.replace("/", "floordiv")
         widen = "sitofp" if self.element == "i8" else "extf"
         lines = [f"%v = arith.{widen} %a : {self.element} to f32"]
@@ -97,7 +97,7 @@ class Side:
 
 
 def program(name: str, x: Side, w: Side) -> str:
-    """Both sides dequantized, then a named product; floats are read as they are."""
+    """Return a function that dequantizes both sides and multiplies them; floats are not changed."""
     types = [*x.types, *w.types]
     names = ["%x", "%x_scale"][: len(x.types)] + ["%w", "%w_scale"][: len(w.types)]
     arguments = ", ".join(f"{n}: {t}" for n, t in zip(names, types, strict=True))
@@ -125,7 +125,7 @@ SQUARES: dict[str, Any] = {"shape": (N // 128, K // 128), "at": "r / 128, k / 12
 
 
 def grouped(element: str, rows: int, block: int, scale: str = "f32") -> Side:
-    """A scale for each row and so many elements of it."""
+    """Return a side with a scale for each `block` elements of a row."""
     return Side(element, rows, scale, shape=(rows, K // block), at=f"r, k / {block}")
 
 
@@ -193,7 +193,7 @@ def test_on_gfx950_a_scale_of_rows_is_in_the_epilogue_of_scaled_mfma(tmp_path: P
 
 
 def on_gpus(rows: int, depth: int) -> dict[str, tuple[Side, Side]]:
-    """Scales that differ along K: of both sides, of one beside floats or one of powers of two."""
+    """Return products under scales that differ along K, by floats, scales of rows or the same."""
     blocks = depth // 128
     squares: dict[str, Any] = {"shape": (2, blocks), "at": "r / 128, k / 128", "depth": depth}
     groups: dict[str, Any] = {"at": "r, k / 128", "depth": depth}
@@ -230,13 +230,13 @@ def on_gpus(rows: int, depth: int) -> dict[str, tuple[Side, Side]]:
     }
 
 
-#: Rows in no whole tile; K in no whole step, and in shares of several waves; rows for a ring.
+#: Rows and K: a partial tile of rows; K that ends within a step, and of several waves; a ring.
 SIZES = [(37, 640), (1, 2176), (300, 1408)]
 
 
 @pytest.fixture(scope="module")
 def compiled_for_gpu(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """All of them as one program for a target, without a fallback."""
+    """Return a function that compiles all products for a target; none may have a fallback."""
 
     @cache
     def compile_all(target: str) -> Path:
@@ -260,9 +260,9 @@ def test_on_gpus_float_scales_of_blocks_multiply_sums(
     artifact, function = compiled_for_gpu(target), f"{name}_{rows}"
     row = rows_of(artifact)[function]
     assert (row["fallback"], row["kernels"]) == (None, 1)
-    # An instruction of scaled elements is over 128 of them, under one f32 scale.
+    # A scaled instruction multiplies 128 elements along K, so all must have the same f32 scale.
     scaled = target == "gfx950" and x.shape is not None and "128" in w.at
-    # FNUZ elements are no operands of it.
+    # Scaled instructions do not accept FNUZ elements.
     scaled = scaled and name != "fnuz"
     assert row["lowering"].startswith("v_mfma_scale_f32") == scaled
     numbers_are_right(artifact, function, "simulator", (x, w))
@@ -294,7 +294,7 @@ DECODED: dict[str, Any] = {**RING, "waves": [2, 2, 1], "transport": "decoded", "
         ("deepseek", {"instruction": 32, "tiles": [1, 2], "waves": [1, 1, 3]}),
         ("columns_in_no_tile", {"instruction": 16, "tiles": [2, 4], "waves": [2, 2, 1]}),
         ("columns_in_no_tile", {"instruction": 32, "tiles": [1, 2], "waves": [1, 1, 3]}),
-        # Two sums a k-step.
+        # A k-step has two sums.
         ("groups_of_32", {"instruction": 32, "tiles": [1, 1], "waves": [1, 1, 3]}),
         ("deepseek", {**RING, "tiles": [2, 2], "stages": 2}),
         ("columns_in_no_tile", {**DECODED, "tiles": [1, 2], "stages": 2}),
@@ -366,7 +366,7 @@ def test_both_halves_of_a_gate_have_their_scales(
     assert rows_of(output)["gate"]["kernels"] == 1
     rng = np.random.default_rng(0)
     left, (elements, scales) = (side.arrays(rng) for side in sides)
-    # Both halves are multiplied: their scales are moved to where f32 holds that.
+    # The halves are multiplied, so their scales are reduced to 0.5 .. 1: f32 holds the product.
     right = [elements, np.frexp(scales)[0]]
     (found,) = mxc.load(output, device="simulator").call("gate", *left, *right)
     y = sides[0].values(*left) @ sides[1].values(*right).T

@@ -1,4 +1,4 @@
-"""8-bit floats of FNUZ kind on GPUs: rounded to, read and multiplied, as ml_dtypes has them."""
+"""8-bit FNUZ floats on GPUs: casts to and from them, and products, against ml_dtypes."""
 
 import json
 from pathlib import Path
@@ -13,13 +13,14 @@ import mxc
 from mxc.artifact.manifest import REPORT
 
 DTYPES = {"f8E4M3FNUZ": ml_dtypes.float8_e4m3fnuz, "f8E5M2FNUZ": ml_dtypes.float8_e5m2fnuz}
-#: f32 that are rounded: a multiple of every tile.
+#: Number of f32 that are rounded: a multiple of every tile.
 COUNT = 1 << 14
 ROWS, DEPTH, COLUMNS = 5, 256, 48
 
 
 def casts(element: str) -> str:
-    """To the element, from it to f32 and to bf16, and to it under scales."""
+    """Return functions that cast f32 to `element`, `element` to f32 and to bf16, and f32 to
+    `element` under scales."""
     made = [
         f"""
 func.func @to_{element}(%x: tensor<{COUNT}xf32>) -> tensor<{COUNT}x{element}> {{
@@ -42,7 +43,8 @@ func.func @under_{element}(%x: tensor<64xf32>, %s: tensor<64xf8E8M0FNU>) -> tens
 
 
 def product(element: str, largest: float) -> str:
-    """x f32 [rows, depth] to `element` under amax / largest of each row, by weights of it."""
+    """Return a function that quantizes x, f32 [rows, depth], to `element` with the scale
+    amax / `largest` for each row, and multiplies it by weights of `element`."""
     x, w, y = (f"tensor<{size}x" for size in (f"{ROWS}x{DEPTH}", f"{COLUMNS}x{DEPTH}",
                                                f"{ROWS}x{COLUMNS}"))  # fmt: skip
     return f"""
@@ -108,8 +110,8 @@ func.func @product(%x: {x}f32>, %w: {w}{element}>, %t: tensor<{COLUMNS}xf32>)
 
 
 def floats(element: str) -> NDArray[np.float32]:
-    """Halfway between neighbours and one bit to either side, beyond the largest, Inf, NaN, all
-    exponents."""
+    """Return COUNT f32: midpoints of adjacent numbers of `element` and the floats next to these,
+    numbers beyond the largest, Inf, NaN, and random floats of all exponents."""
     kind = DTYPES[element]
     codes = np.arange(128, dtype=np.uint8).view(kind).astype(np.float32)
     ties = np.append((codes[1:] + codes[:-1]) / 2, [codes[-1] * 1.0625, 3e38, np.inf, np.nan])
@@ -117,7 +119,7 @@ def floats(element: str) -> NDArray[np.float32]:
     edges = np.concatenate([codes, np.nextafter(ties, 0), ties, np.nextafter(ties, np.float32(9))])
     bits = np.random.default_rng(5).integers(0, 1 << 32, COUNT, dtype=np.uint64).astype(np.uint32)
     x = bits.view(np.float32).copy()
-    # Half of them within reach of the element.
+    # Half of the random floats are in the range of the element.
     near = np.ldexp(1 + (bits & 0xFFFF) / 65536, bits.view(np.int32) % 24 - 18)
     x[::2] = (near * np.where(bits >> 31, -1, 1)).astype(np.float32)[::2]
     both = np.concatenate([edges, -edges])
@@ -171,7 +173,7 @@ def test_a_product_of_quantized_rows(element: str, target: str, tmp_path: Path) 
     rng = np.random.default_rng(7)
     x = rng.standard_normal((ROWS, DEPTH)).astype(np.float32)
     w = (rng.standard_normal((COLUMNS, DEPTH)) * 9).astype(np.float32).astype(kind)
-    # The largest and the least numbers, and a NaN, which makes its column NaN alone.
+    # The largest and the least numbers, and a NaN, which makes only its column NaN.
     w.view(np.uint8)[0, :6] = 0x7F, 0xFF, 0x01, 0x81, 0x07, 0x08
     w.view(np.uint8)[9, 77] = 0x80
     t = rng.uniform(0.5, 2, COLUMNS).astype(np.float32)

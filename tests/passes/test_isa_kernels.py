@@ -1,9 +1,9 @@
-"""The kernels of every instruction set: their assembly, and their numbers where this CPU runs them.
+"""The kernels of every instruction set: their assembly, and their results if this CPU runs them.
 
-The program is compiled for a CPU of each set the way a model is, AArch64 from anywhere too. In the
-loop that has the most dot products there are exactly those of a tile, in registers of the set's
-width, nothing is called, and what goes to the stack is not the sums. Numbers: a sum of K products
-is off by at most 4 u sqrt(K) |p|: K roundings of either sign, u the unit roundoff.
+The program is compiled as a model is, for a CPU of each set, also for AArch64 on other machines.
+The loop with the most dot products must have exactly those of a tile, in registers of the set's
+width, and must not spill sums; kernels must not call functions. Error bound: a sum of K products
+rounds K times with either sign, so its error is at most 4 u sqrt(K) |p|, u the unit roundoff.
 """
 
 import re
@@ -38,13 +38,13 @@ U = 2.0**-24
 BLOCKS, COLUMNS = 3, 40
 FORMAT = "mxfp4"
 
-#: A register goes to the stack.
+#: Matches an instruction that stores a vector register to the stack.
 _STORE = re.compile(r"v?mov\w+\s+%[xyz]mm\d+, \S*\(%[re][sb]p\)|st\w+\s+q\d+, .*\[(sp|x29)")
 
 
 @dataclass(frozen=True)
 class Case:
-    """Activations [rows, 96] by mxfp4 weights [40, 96]."""
+    """A product of activations [rows, 96] by mxfp4 weights [40, 96]."""
 
     activation: str
     rows: int
@@ -57,13 +57,14 @@ class Case:
         return {f"{self}.w": (COLUMNS, BLOCKS, 16), f"{self}.s": (COLUMNS, BLOCKS)}
 
 
-#: One row, a tile, and enough rows to decode once for all of them; 40 columns need a mask.
+#: One row, a tile, and enough rows for weights to be decoded once for all; 40 columns need a mask.
 CASES = [Case("f32", 1), Case("f32", 17), Case("bf16", 4), Case("mxfp4", 4), Case("mxint8", 1)]
 
 
 @dataclass(frozen=True)
 class Expected:
-    """A CPU; the dot products of f32, bf16 and integer activations; how registers are called."""
+    """A CPU and its expected code: patterns of the dot product for f32, bf16 and integer
+    activations, and the name of vector registers."""
 
     cpu: str
     floats: str
@@ -88,7 +89,7 @@ SETS = [
 ]
 each_set = pytest.mark.parametrize("built", SETS, ids=lambda e: e.cpu, indirect=True)
 RECORDS = {expected.cpu: target(f"cpu:{expected.cpu}") for expected in SETS}
-#: Those that this machine can run.
+#: The CPUs of SETS whose code this machine can run.
 HERE = [
     expected
     for expected in SETS
@@ -99,7 +100,7 @@ HERE = [
 
 @dataclass(frozen=True)
 class Built:
-    """The program for a CPU."""
+    """The program, compiled for a CPU."""
 
     expected: Expected
     file: Path
@@ -161,7 +162,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def functions(assembly: str) -> dict[str, str]:
-    """The text of each kernel of ours, by name."""
+    """Return the text of each kernel of mxc, by name."""
     found = {}
     for match in re.finditer(r'^"?(\S*mxc_\S*?)"?:.*?^\.Lfunc_end', assembly, re.M | re.S):
         found[match[1]] = match[0]
@@ -169,7 +170,7 @@ def functions(assembly: str) -> dict[str, str]:
 
 
 def hottest(text: str, dot: str) -> list[str]:
-    """The instructions of the straight run of code that has the most dot products."""
+    """Return the instructions between two labels that have the most dot products."""
     runs = re.split(r"^\.L\w+:.*$", text, flags=re.M)
     lines = [[line.strip() for line in run.splitlines() if line.startswith("\t")] for run in runs]
     return max(lines, key=lambda run: sum(bool(re.match(dot, line)) for line in run))
@@ -187,8 +188,8 @@ def test_the_loop_has_the_dot_products_of_a_tile_and_keeps_its_sums(built: Built
         step_count = 32 if dot in ("fmla", "mulps", _FMA) else 16 if kind == "pairs" else 8
         assert len(dots) >= step_count * min(case.rows, 4), (name, len(dots))
         assert all(re.search(built.expected.register, line) for line in dots), dots[0]
-        # Totals and some decoded weights may wait in memory. Sums that did would go there at each
-        # step, once for each dot product.
+        # Totals and some decoded weights may be spilled. Spilled sums would be stored in each step,
+        # once for each dot product.
         stores = [line for line in run if _STORE.match(line)]
         assert len(stores) <= len(dots) * 2 / 3, (name, len(stores), len(dots))
 
@@ -211,7 +212,7 @@ def test_all_sets_read_the_same_panels(built: Built) -> None:
 
 
 def draw(case: Case, rng: np.random.Generator) -> tuple[list[NDArray[Any]], NDArray[np.float64]]:
-    """Activations as the program takes them, and what they mean [rows, 96]."""
+    """Draw activations: the arguments that pass them, and their values [rows, 96] in float64."""
     shape = (case.rows, BLOCKS, 32)
     if case.activation in ("f32", "bf16"):
         dtype = {"f32": np.float32, "bf16": ml_dtypes.bfloat16}[case.activation]
@@ -223,7 +224,7 @@ def draw(case: Case, rng: np.random.Generator) -> tuple[list[NDArray[Any]], NDAr
 def blocks(
     format: str, rows: int, rng: np.random.Generator
 ) -> tuple[list[NDArray[Any]], NDArray[np.float64]]:
-    """Packed elements and scales of [rows, 96], and what they mean."""
+    """Draw MX blocks [rows, 96]: packed elements and scales, and the values in float64."""
     element = block_format(format).element
     codes = rng.integers(0, 1 << element.bits, (rows, BLOCKS, 32), dtype=np.uint8)
     scales = rng.integers(120, 135, (rows, BLOCKS), dtype=np.uint8)

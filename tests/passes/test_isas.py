@@ -1,8 +1,9 @@
-"""Instruction sets, one by one: what they decode and multiply, for every set that this CPU can run.
+"""Decoding and dot products of every instruction set that this CPU can run, one by one.
 
-Each word of an instruction set is a kernel of its own here, that reads a panel and writes what it
-made of it. All codes of all formats go through it, NaN and infinities too, at every place of a
-block; the values of codes are those of formats/formats.py, which is compared with ml_dtypes.
+Each of these operations of an instruction set is a kernel of its own here: it reads a panel, or
+operands, and stores the results. All codes of all formats are decoded, also NaN and infinities, at
+every place of a block. The values of codes are those of formats/formats.py, which another test
+compares with ml_dtypes.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,25 +58,26 @@ HERE = [
 ]
 each_set = pytest.mark.parametrize("runner", HERE, indirect=True)
 
-#: Blocks of a panel: 16 x 32 x this many codes, so that each of 256 is at each place about twice.
+#: Blocks of a panel, which has 16 x 32 times as many codes: each of 256 codes is at each of the 32
+#: places of a block about twice.
 BLOCKS = 32
 
 
-#: Every type of weights; and in halves of a block, which have scales of their own.
+#: Every type of weights; "by 16": with a scale for each half of a block.
 TYPES: dict[str, Elements] = ELEMENTS | {
     f"{name} by 16": replace(ELEMENTS[name], block=BLOCK // 2) for name in ("f4E2M1FN", "bf16")
 }
 
 
 def kinds_of(isa: Isa, name: str) -> list[Kind]:
-    """The kinds that an instruction set decodes a type for."""
+    """Return the kinds of dot products for which an instruction set decodes a type."""
     elements = TYPES[name]
     return [k for k in elements.kinds if k in isa.kinds and isa.decodes(elements.bits, k)]
 
 
 @dataclass(frozen=True)
 class Word:
-    """A kernel over one panel, or over operands, by its name."""
+    """A kernel of one operation of an instruction set. `buffers`: types of its arguments."""
 
     name: str
     buffers: Callable[[], list[ir.Type]]
@@ -83,7 +85,7 @@ class Word:
 
 
 def decoding(isa: Isa, name: str, kind: Kind) -> Word:
-    """Decodes a panel: i8 [blocks, registers, steps, 4 * lanes]."""
+    """Return a kernel that decodes a panel to i8 [blocks, registers, steps, 4 * lanes]."""
     weights = RegisterWeights(TYPES[name], kind)
     registers, steps = PANEL // isa.lanes, len(weights.elements.order(kind))
     blocks = BLOCKS * BLOCK // weights.elements.block
@@ -106,7 +108,8 @@ def decoding(isa: Isa, name: str, kind: Kind) -> Word:
 
 
 def multiplying(isa: Isa, kind: Kind) -> Word:
-    """total, weights, activations, each i32 [n, lanes] -> i32 [n, lanes]."""
+    """Return a kernel of dot products: total, weights, activations -> total, each the bits of
+    registers as i32 [n, lanes]."""
     size = 64
     cast: dict[Kind, Callable[[ir.Value], ir.Value]] = {
         "quads": lambda v: bitcast(v, i8(), 4 * isa.lanes),
@@ -132,7 +135,7 @@ def multiplying(isa: Isa, kind: Kind) -> Word:
 
 
 def program(words: Sequence[Word]) -> bytes:
-    """A function for each word, of its name."""
+    """Return a program with a function for each word, which has its name."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
@@ -193,7 +196,7 @@ def compile_words(words: Sequence[Word], isa: str, file: Path) -> None:
 
 
 def panel(elements: Elements) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """A panel in the kernels' layout, and what it holds [column, block, k]."""
+    """Draw a panel: its bytes in the layout of kernels, and its values [column, block, k]."""
     rng = np.random.default_rng(7)
     shape = (PANEL, BLOCKS * BLOCK // elements.block, elements.block)
     if isinstance(elements, CodeElements):
@@ -255,7 +258,7 @@ def test_quads_are_exact_at_their_largest(runner: Runner) -> None:
 
 
 def packed(values: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Bytes, four a lane."""
+    """Pack bytes, four in each lane."""
     return values.astype(np.uint8).view(np.int32)[..., 0]
 
 
@@ -308,7 +311,7 @@ def test_a_cpu_with_slow_dot_products_of_bf16_gets_a_set_without_them(name: str)
     without = replace(record, features=tuple(f for f in record.features if f != "amx-tile"))
     assert best_isa(without) == "avx512-vnni"
     assert best_isa(target("cpu:znver5")) == "avx512-bf16"
-    # The same CPU in a virtual machine, whose model number LLVM takes for another's; and one
-    # that LLVM knows as what it is.
+    # The same CPU in a virtual machine, where LLVM takes its model number for another CPU; and a
+    # CPU with the same features that LLVM identifies correctly.
     assert best_isa(replace(without, chip="rocketlake")) == "avx512-vnni"
     assert best_isa(replace(without, chip="znver4")) == "avx512-bf16"

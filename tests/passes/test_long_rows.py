@@ -15,7 +15,7 @@ from mxc.dialects.context import new_context
 
 
 class Given:
-    """The weight of a norm is an argument."""
+    """Parameters of a norm, whose weight is an argument of the function."""
 
     def __init__(self, weight: ir.Value) -> None:
         self.weight = weight

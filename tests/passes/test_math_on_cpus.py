@@ -1,4 +1,4 @@
-"""Functions of programs on CPUs as numpy has them in f64, with and without fused multiply-adds."""
+"""Math functions of programs on CPUs with and without fused multiply-adds, against numpy in f64."""
 
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +50,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def require_near(found: Floats, wanted: Any) -> None:
-    """Within ULP where the result is a normal number; the same where it is none."""
+    """Assert that normal results are within ULP, and that zero, infinite and NaN ones are equal."""
     with np.errstate(all="ignore"):
         rounded = np.asarray(wanted).astype(np.float32)
         normal = np.isfinite(rounded) & (np.abs(rounded) >= np.finfo(np.float32).tiny)

@@ -1,7 +1,7 @@
-"""Each form in which a frontend may write a scaled contraction: one dispatch, the right numbers.
+"""Each form in which a frontend may write a scaled contraction: one dispatch, correct results.
 
-All forms are functions of one program, which is normalized and compiled once. The numbers are
-compared with numpy over elements and scales that ml_dtypes decoded.
+All forms are functions of one program, which is normalized and compiled once. Results are
+compared with numpy, on elements and scales that ml_dtypes decodes.
 """
 
 import ml_dtypes
@@ -20,7 +20,7 @@ from mxc.passes.rewriting.rebuild import has_reduction, linalg_operations
 
 Floats = npt.NDArray[np.float32]
 
-#: K is three blocks, so that a scale read at the wrong block shows; E experts, T chosen.
+#: K is three blocks, so that a scale of the wrong block is noticed; T of E experts are chosen.
 M, N, K, KO, E, T = 3, 8, 96, 3, 5, 2
 
 ACC = f"""
@@ -33,7 +33,7 @@ WEIGHT = f"""
   %s = flow.tensor.bitcast %scales : tensor<{N}x{KO}xi8> -> tensor<{N}x{KO}xf8E8M0FNU>"""
 
 
-#: Flags of a program for this CPU.
+#: Flags of iree-compile for this CPU.
 CPU = ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu")
 
 
@@ -43,7 +43,7 @@ def contractions(module: ir.Module) -> list[ScaledContraction | Reason]:
 
 
 def generic(ins: str, maps: str, loops: str, out: str, body: str, result: str) -> str:
-    """One linalg.generic; `ins` is "%a: type, ..", `loops` "p p r", `out` an existing value."""
+    """Return a linalg.generic. `ins`: "%a: type; ..". `loops`: as "p p r". `out`: "%c: type"."""
     values, types = zip(*(item.split(":") for item in ins.split(";")), strict=True)
     kinds = ", ".join({"p": '"parallel"', "r": '"reduction"'}[k] for k in loops.split())
     scalars = ", ".join(f"%i{i}: {t.rstrip('>').split('x')[-1]}" for i, t in enumerate(types))
@@ -118,7 +118,7 @@ TRANSPOSED = f"""
   %r = linalg.matmul ins(%x, %t : tensor<{M}x{K}xf32>, tensor<{K}x{N}xf32>)
     outs(%acc : tensor<{M}x{N}xf32>) -> tensor<{M}x{N}xf32>"""
 
-#: Dequantized as rank 2, read as blocks: the reshape must move to the packed weight.
+#: Dequantized with rank 2, then read as blocks: the reshape must move to the packed weight.
 EXPANDED = (
     RANK_TWO
     + f"""
@@ -167,7 +167,7 @@ util.func public @{name}(%x: tensor<{M}x{K}x{x}>, {WEIGHT_ARGUMENTS}) -> {RESULT
 }}"""
 
 
-#: Each is x [M, K] times the transposed weight [N, K].
+#: Functions of x [M, K] times the transposed weight [N, K].
 FORMS = {
     "dequantized": function("dequantized", dequantize() + matmul()),
     "extended_apart": function("extended_apart", dequantize(SEPARATE) + matmul()),
@@ -188,7 +188,7 @@ util.func public @used_twice(%x: tensor<{M}x{K}xf32>, %x2: tensor<{M}x{K}xf32>, 
 
 
 def gather(source: str, of: str, rows: int, rest: str, result: str) -> str:
-    """`result` = the rows %ids of %`source` [rows, rest..]."""
+    """Return a gather: %`result` has the rows %ids of %`source` [rows, rest..]."""
     return f"""
   %{result}_init = tensor.empty() : tensor<{T}x{rest}x{of}>
   %{result} = iree_linalg_ext.gather dimension_map = [0]
@@ -197,7 +197,7 @@ def gather(source: str, of: str, rows: int, rest: str, result: str) -> str:
 
 
 def experts(rows: int, packed: str, scales: str) -> str:
-    """Dequantize %w [rows, N, K] from bytes."""
+    """Return operations that dequantize %w [rows, N, K] from bytes."""
     return (
         f"""
   %b = flow.tensor.bitcast %{packed}
@@ -235,7 +235,7 @@ util.func public @{name}(%x: tensor<{T}x{M}x{K}xf32>, %bytes: tensor<{E}x{N}x{KO
 }}"""
 
 
-#: The chosen experts: gathered as bytes, or dequantized all and then gathered.
+#: Products by chosen experts: gathered as bytes, or gathered after all are dequantized.
 GATHERED = {
     "gathered_bytes": batch_matmul(
         "gathered_bytes",
@@ -287,7 +287,7 @@ util.func public @vector(%x: tensor<{K}xf32>, {WEIGHT_ARGUMENTS}) -> tensor<{N}x
   util.return %r : tensor<{N}xf32>
 }}"""
 
-#: Dispatches that each function may have: its contractions, into which the gathers go.
+#: Number of dispatches of each function: one for each contraction, which includes the gathers.
 DISPATCHES = dict.fromkeys([*FORMS, *GATHERED, "both", "vector"], 1) | {"used_twice": 2}
 
 
@@ -322,7 +322,7 @@ def program(normalized: str) -> rt.VmModule:
 
 
 def random_packed(*shape: int) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8], Floats]:
-    """Bytes [.., KO, 16], scales [.., KO] and the values [.., K] that they mean."""
+    """Draw mxfp4: bytes [.., KO, 16], scales [.., KO], and their values [.., K]."""
     rng = np.random.default_rng(list(shape))
     codes = rng.integers(0, 16, (*shape, KO, 32), dtype=np.uint8)
     # From 2^-5 to 2^3: products with small integers are multiples of 2^-6, and sums below 2^16.
@@ -334,7 +334,7 @@ def random_packed(*shape: int) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int
 
 
 def activations(*shape: int) -> Floats:
-    """Small integers: products with elements and sums of 96 of them are exact in f32."""
+    """Draw small integers, whose products with elements, and sums of 96 products, are exact."""
     rng = np.random.default_rng(7)
     return rng.integers(-8, 9, shape).astype(np.float32)
 

@@ -1,6 +1,7 @@
-"""Attention that a program writes out, against numpy: forms whose numbers a kernel must keep.
+"""Attention that a program writes as separate operations, against numpy.
 
-Rows of two heads have 32 queries and keys. The kernel of a form is in the report, or its reason.
+If it becomes a kernel, results must stay the same. Each form of it has two heads with 32 queries
+and keys. The report names the kernel of a form, or the reason why it has none.
 """
 
 import json
@@ -20,12 +21,12 @@ from mxc.compiler.report import Report
 
 Array = NDArray[Any]
 
-#: Heads, queries and keys, elements.
+#: Number of heads, of queries and of keys, and of elements of a head.
 H, T, D = 2, 32, 32
 INF = float("inf")
 LOWEST = float(np.finfo(np.float32).min)
-#: In the body of the scores: x is a score, c whether a query sees its key by their numbers, p what
-#: is known of the key at run time.
+#: How the body of the scores begins. %x is a score, %c whether a causal mask lets the query see the
+#: key, and %p whether the key is not masked at run time.
 BODY = """
     %t = linalg.index 1 : index
     %s = linalg.index 2 : index
@@ -76,9 +77,12 @@ LOWERED = """
 
 @dataclass(frozen=True)
 class Form:
-    """`body`: of the scores, with `low`; `scores` is the same in numpy. `kernel`: the end of the
-    kernel's name, none where attention is left as it is. `fill`: of the keys that are masked at run
-    time, `pad` what is added to their scores. `reason`: where attention is left as it is."""
+    """A form in which a program writes attention.
+
+    `body`: what is computed of a score, with the constant `low`; `scores` is the same in numpy.
+    `kernel`: the end of the kernel's name; None if attention does not become a kernel, for
+    `reason`. `fill`: factor of the keys that are masked at run time; `pad`: their mask.
+    """
 
     body: str
     scores: Callable[[Array, Array, Array], Array]
@@ -211,7 +215,7 @@ def function(name: str, form: Form) -> str:
 
 
 def draw(form: Form) -> list[Array]:
-    """Queries, keys, values, and the mask of the first keys, which keys behind see nothing of."""
+    """Draw queries, keys, values and the mask at run time, which masks the first three keys."""
     rng = np.random.default_rng(7)
     queries, keys, values = rng.normal(size=(3, H, T, D)).astype(np.float32)
     pad = np.zeros(T, np.float32)
@@ -233,7 +237,7 @@ def expected(form: Form, given: list[Array]) -> Array:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Report]:
-    """All forms, compiled for this CPU, and their report."""
+    """Compile all forms for this CPU, and return the program with its report."""
     folder: Path = tmp_path_factory.mktemp("forms")
     (folder / "forms.mlir").write_text("".join(function(*each) for each in FORMS.items()))
     made = mxc.compile(folder / "forms.mlir", output=folder / "forms.mxc", listing=False)

@@ -1,7 +1,8 @@
-"""Kernels of recurrences on this CPU, and their reference, against float64 and against themselves.
+"""CPU kernels of recurrences, and their reference bodies, against float64, and against themselves
+with runs cut into pieces.
 
-All cases are functions of one program, compiled the way a model is: for this machine, for AVX2
-where it runs that, and for a CPU without multiply-adds, which has the reference alone.
+All cases are functions of one program, compiled as a model is: for this machine, for AVX2 if this
+machine runs it, and for a CPU without multiply-adds, which has only the reference.
 """
 
 from collections.abc import Callable
@@ -34,13 +35,13 @@ from tests.passes.recurrence_cases import (
 
 HOST = iree.resolve(target("cpu"))
 HAS_KERNELS = HOST.has_any(("fma", "neon"))
-#: The registers of NEON run anywhere that has multiply-adds.
+#: NARROW: kernels for the four lanes of NEON, which run on any CPU with multiply-adds.
 NARROW, REFERENCE = "four lanes", "reference"
 TARGETS = ["cpu", REFERENCE]
 TARGETS += ["cpu:x86-64-v3"] * HOST.has_any(("avx512bw",)) + [NARROW] * HAS_KERNELS
 
-#: A tile of one register, of several, and of several workgroups; heads of values for one of keys,
-#: several and odd numbers of them; a decay for each row of a state.
+#: States of one register of columns, of several, and of several workgroups; one or several heads of
+#: values for a head of keys, also odd numbers; a decay for each row of a state.
 RULES = [
     Rule(2, 4, 16, 32),
     Rule(1, 3, 128, 64),
@@ -61,8 +62,8 @@ CASES: list[Case] = [*RULES, *CONVOLUTIONS]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 each_target = pytest.mark.parametrize("name", TARGETS)
 
-#: Runs of so many rows after so many positions: alone, together, new ones among them, more runs
-#: than slots of a workgroup's lanes, one row each.
+#: Runs of a call as (rows, positions before): one run; several, some of them new; and more runs of
+#: one row than slots for the lanes of a workgroup.
 RUNS = [
     [(1, 7)],
     [(1, 0)],
@@ -75,7 +76,7 @@ Call = Callable[[str, Case, Given], tuple[Array, Array]]
 
 
 def lowered(lanes: int, source: str) -> str:
-    """The program with kernels of so many lanes."""
+    """Return a program with kernels for registers of `lanes` lanes."""
     compiler = iree.Compiler(HOST, source.encode())
     run((LowerNamedOperationsToCpuKernels(lanes=lanes),), compiler.module)
     return str(compiler.module)
@@ -83,7 +84,7 @@ def lowered(lanes: int, source: str) -> str:
 
 @pytest.fixture(scope="module")
 def call(tmp_path_factory: pytest.TempPathFactory) -> Call:
-    """Compute a case on a target: the result, and the pool after it."""
+    """Return a function that computes a case on a target: the result, and the pool afterwards."""
     device = open_device("local-task", 2, "test")
 
     @cache
@@ -106,7 +107,7 @@ def call(tmp_path_factory: pytest.TempPathFactory) -> Call:
     def compute(name: str, case: Case, given: Given) -> tuple[Array, Array]:
         context, module = loaded(name)
         entry = rt.FunctionInvoker(context, device, module.lookup_function(str(case)))
-        # The program may write to what it is given.
+        # The program may write to its arguments.
         arguments = [
             each.copy() if isinstance(each, np.ndarray) else each for each in given.arguments
         ]

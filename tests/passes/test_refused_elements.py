@@ -1,4 +1,4 @@
-"""What neither a kernel of ours nor IREE reads is refused with the reason of both."""
+"""Elements that neither a kernel of mxc nor IREE reads are refused, with the reasons of both."""
 
 import pytest
 from iree.compiler import ir

@@ -1,4 +1,4 @@
-"""Operations that a pass erases: a worklist leaves them out, and the sanitizer finds their uses."""
+"""Operations that a pass erases: a worklist skips them, and the pass sanitizer finds their use."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
 
 @dataclass(frozen=True)
 class Rewrite(Pass):
-    """Does what a test wants to `main`."""
+    """A pass that calls `what` on the function `main`."""
 
     name: ClassVar[str] = "mxc-test-rewrite"
     what: Callable[[ir.Operation], None]
@@ -41,7 +41,7 @@ def run(what: Callable[[ir.Operation], None]) -> str:
 
 
 def operations(function: ir.Operation) -> list[ir.Operation]:
-    """The two negations."""
+    """Return the two negations of `main`."""
     return [op.operation for op in function.regions[0].blocks[0].operations][:2]
 
 
@@ -93,7 +93,7 @@ def test_the_sanitizer_finds_the_use_of_an_erased_operation(
     use: Callable[[ir.Operation], object],
 ) -> None:
     def rewrite(function: ir.Operation) -> None:
-        # As a pass does that keeps a list of its own.
+        # A pass that keeps a list of operations may use one after it is erased.
         found = operations(function)
         drop_second(function)
         use(found[1])

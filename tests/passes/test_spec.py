@@ -1,4 +1,4 @@
-"""The text of a pipeline and the passes that it names are the same thing."""
+"""The text of a pipeline: parsed to passes, and printed from passes."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class Sample(Pass):
     kind: str = "even"
 
     def run(self, module: ir.Operation) -> None:
-        """A pass of which only the text matters."""
+        """Do nothing: only the text of the pass matters."""
 
 
 KNOWN: tuple[type[Pass], ...] = (*PASSES, Sample)

@@ -1,4 +1,4 @@
-"""Loops that indexing maps divide: which of them can be split."""
+"""Which loops can be split, of those that indexing maps divide by constants."""
 
 import pytest
 from iree.compiler import ir
@@ -14,7 +14,7 @@ from mxc.passes.rewriting.split_loops import is_divided_evenly, plan_split
         (96, (32,), True),
         (96, (16, 32), True),
         (96, (48, 32), False),
-        # Each is a divisor of the first, but not of each other.
+        # Each divides the size, but not each other.
         (96, (96, 48, 32), False),
         (96, (64,), False),
         (None, (32,), False),

@@ -1,4 +1,4 @@
-"""Attention on AMX tiles: its scratch. The numbers are in test_attention_kernels.py."""
+"""The scratch of attention on AMX tiles. test_attention_kernels.py tests its results."""
 
 from itertools import product
 
@@ -16,7 +16,7 @@ from mxc.passes.kernels.attention.tiled_shape import (
 
 
 class Sizes(TiledAttention):
-    """A kernel without a body."""
+    """A kernel without a body, for its sizes."""
 
     def body(self, *buffers: ir.Value) -> None:
         raise NotImplementedError

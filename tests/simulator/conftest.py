@@ -21,7 +21,8 @@ BITS = {"f4E2M1FN": 4, "f8E4M3FN": 8, "f8E5M2": 8}
 
 @dataclass(frozen=True)
 class Compiled:
-    """Code objects with their kernels, the assembly that the compiler printed, and the module."""
+    """A compiled program: code objects with their kernels, the assembly that the compiler printed,
+    and the module."""
 
     code: list[bytes]
     assembly: str
@@ -47,7 +48,8 @@ def compile_for_gfx950(text: str, folder: Path, *extra: str) -> Compiled:
 
 
 def scaled_matmul(m: int, n: int, k: int, lhs: str = "f4E2M1FN", rhs: str = "f4E2M1FN") -> str:
-    """(A * scales) @ (B * scales)^T with packed operands: a, b, scales of a, scales of b."""
+    """Return a program that computes (A * scales) @ (B * scales)^T. Its arguments are packed: A, B,
+    scales of A, scales of B."""
     blocks = k // 32
 
     def unpack(name: str, rows: int, element: str) -> str:
@@ -90,7 +92,7 @@ func.func @main(%a8: {packed(m, lhs)}, %b8: {packed(n, rhs)},
 
 
 def assembly_lines(assembly: str, kernel: str) -> list[str]:
-    """The instructions that the compiler printed for a kernel, without comments."""
+    """Return the instructions that the compiler printed for a kernel, without comments."""
     found: list[str] = []
     inside = False
     for line in assembly.splitlines():
@@ -107,7 +109,7 @@ def assembly_lines(assembly: str, kernel: str) -> list[str]:
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Compiled]:
-    """Compile a program for gfx950, once in a session."""
+    """Return a function that compiles a program for gfx950, once in a session."""
 
     @cache
     def compile_once(text: str, *flags: str) -> Compiled:
@@ -118,7 +120,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Compiled
 
 @pytest.fixture(scope="session")
 def scaled(compiled: Callable[..., Compiled]) -> Callable[..., Compiled]:
-    """The stock compiler's kernel of a scaled matrix product."""
+    """Return a function that compiles a scaled product by the stock compiler; see scaled_matmul."""
     return lambda *shape: compiled(scaled_matmul(*shape))
 
 
@@ -168,16 +170,16 @@ def assembled_program(text: str, buffers: int = 1, lds: int = 1024) -> str:
 
 @pytest.fixture(scope="session")
 def assembled() -> Callable[..., str]:
-    """The program that `assemble` compiles."""
+    """Return a function that returns the program which `assemble` compiles."""
     return assembled_program
 
 
 @pytest.fixture(scope="session")
 def assemble(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., CodeObjectKernel]:
-    """A kernel of the given instructions, assembled by LLVM.
+    """Return a function that makes a kernel of instructions, assembled by LLVM.
 
-    It starts with the addresses of its buffers in s[2:3], s[4:5] and so on, the workgroup's number
-    in the scalar register after them, the work item in v0.
+    The kernel starts with the addresses of its buffers in s[2:3], s[4:5] and so on, the number of
+    the workgroup in the scalar register after them, and the number of the work item in v0.
     """
 
     @cache

@@ -1,4 +1,4 @@
-"""Artifacts for gfx950 on the simulator: the host program of the artifact, numbers of the CPU."""
+"""Artifacts for gfx950: the simulator runs their host programs; results are those of the CPU."""
 
 import json
 from pathlib import Path
@@ -102,7 +102,7 @@ def test_an_artifact_for_another_target(toy_artifact: Path) -> None:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A gpt-oss of one layer for both targets, with bf16 activations on both."""
+    """Compile a gpt-oss of one layer for gfx950 and the CPU, both with bf16 activations."""
     folder = tmp_path_factory.mktemp("tiny")
     options = GptOssOptions(num_hidden_layers=1, layer_types=("sliding_attention",), vocab_size=512)
     write_gpt_oss(folder / "checkpoint", options)

@@ -1,4 +1,4 @@
-"""Assembly text: the same instructions, kernels and results as of LLVM's machine code for it."""
+"""Assembly text gives the same instructions, kernels and results as LLVM's machine code for it."""
 
 import contextlib
 import io
@@ -38,7 +38,7 @@ func.func @main(%a: tensor<20x48xf16>, %b: tensor<48x24xf16>) -> tensor<20x24xf3
 
 
 def listed(kernel: CodeObjectKernel) -> list[Instruction]:
-    """What can be reached, counted from the start."""
+    """Return the reachable instructions, with addresses from the start of the kernel."""
     found = TranslatedKernel(kernel).instructions
     return [replace(i, address=i.address - found[0].address) for i in found]
 
@@ -47,7 +47,7 @@ def listed(kernel: CodeObjectKernel) -> list[Instruction]:
 def both(
     request: pytest.FixtureRequest, scaled: Callable[..., Any], compiled: Callable[..., Any]
 ) -> tuple[CodeObjectKernel, CodeObjectKernel]:
-    """A kernel of the stock compiler, from its code object and from its text."""
+    """Return a kernel of the stock compiler, read from its code object and from its assembly."""
     found = scaled(*request.param) if request.param else compiled(MIXED)
     name, kernel = next(iter(found.kernels.items()))
     return kernel, read_assembly(found.assembly, "stock.s")[name]
@@ -74,7 +74,7 @@ def test_results_are_the_same_bits(scaled: Callable[..., Any], tmp_path: Path) -
         np.testing.assert_array_equal(simulate(given_, (1, 1, 1), buffers)[4], wanted)
 
 
-# Forms of every encoding, of which LLVM makes code and we make instructions.
+# Forms of every encoding: LLVM assembles them, and the simulator reads them.
 FORMS = """
 s_mov_b32 s6, 0x3f800000
 s_mov_b32 s6, -17

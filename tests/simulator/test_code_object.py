@@ -1,4 +1,4 @@
-"""Code objects and host modules: what is read, and that what is broken is refused in words."""
+"""Reading of code objects and host modules; damaged ones are refused with a message."""
 
 import contextlib
 import struct
@@ -188,7 +188,7 @@ SQUARE = """
 
 @pytest.fixture(scope="module")
 def with_lines(compiled: Callable[..., Any], assembled: Callable[..., str]) -> tuple[bytes, str]:
-    """A code object with a line table, as LLVM writes it, and LLVM's text of the same kernel."""
+    """Compile a kernel with a line table; return its code object, and LLVM's assembly of it."""
     program = DEBUG + assembled("s_nop 0").replace("        llvm.return\n      }", SQUARE)
     found = compiled(program, "--compile-mode=hal-executable", "--iree-rocm-emit-debug-info")
     return found.code[0], found.assembly

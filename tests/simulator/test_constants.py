@@ -1,4 +1,4 @@
-"""What the host reads from a module, and what it does with lists."""
+"""Host programs on the simulator: constants of the module, and lists."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -24,7 +24,8 @@ def all_instructions(kernel: Any) -> list[Instruction]:
 
 
 def normal(line: str) -> str:
-    """Encodings are not written by us, and numbers in another base; labels are compared apart."""
+    """Make two texts comparable: remove suffixes of encodings and targets of branches, and write
+    numbers as decimals of 16 bits. Another test checks the targets."""
     line = re.sub(r"^(\w+?)_(e32|e64)\b", r"\1", line)
     line = re.sub(r"^(s_c?branch\w*) .*", r"\1", line)
     return re.sub(

@@ -1,7 +1,8 @@
-"""Parts of registers are defined each for itself: lanes, and halves of a 64-bit multiply-add.
+"""The sanitizer knows for each part of a register whether it is defined: for each lane, and for
+each half of a 64-bit multiply-add.
 
-The lower one does not depend on the upper half of the addend, which LLVM leaves undefined where it
-wants the lower one alone.
+The lower half of the result does not depend on the upper half of the addend. LLVM leaves that
+undefined if only the lower half of the result is used.
 """
 
 from dataclasses import replace
@@ -42,7 +43,7 @@ def test_halves_of_a_sum(stored: str, kinds: list[str]) -> None:
         np.testing.assert_array_equal(found[0], np.arange(64, dtype=np.uint32) ** 2 + 7)
 
 
-#: Scalars that are spilled to lanes of a register, as LLVM does where there are too many.
+#: Spills scalars to lanes of a vector register, as LLVM does if there are too many scalars.
 SPILL = """
   s_load_dwordx2 s[4:5], s[0:1], 0x0
   v_lshlrev_b32_e32 v1, 2, v0
@@ -120,7 +121,7 @@ def test_half_a_register_is_enough(stored: str, kinds: list[str]) -> None:
         assert (found[0].view(np.float16) == 2).all()
 
 
-#: Lanes 0 to 19 write v2; all lanes write v3. v4 is one for them alone.
+#: Lanes 0 to 19 write v2; all lanes write v3.
 LANES = """
   s_load_dwordx2 s[4:5], s[0:1], 0x0
   v_lshlrev_b32_e32 v1, 2, v0
@@ -147,7 +148,7 @@ TWENTY, ALL = "s_mov_b64 exec, vcc\ns_nop 4\n", "s_nop 7\ns_mov_b64 exec, s[6:7]
     [
         ("", "v2", 20),
         ("v_add_u32_e32 v2, v2, v3", "v2", 20),
-        # The mask takes v2 where it is, or where it is not.
+        # The mask selects v2 in the lanes where it is defined, or in the lanes where it is not.
         ("v_cndmask_b32_e32 v5, v3, v2, vcc", "v5", 64),
         ("v_cndmask_b32_e32 v5, v2, v3, vcc", "v5", 20),
         (f"v_mov_b32_e32 v5, 0\nv_mov_b32_dpp v5, v2 row_shr:1 {MASKS}", "v5", 21),
@@ -162,7 +163,7 @@ TWENTY, ALL = "s_mov_b64 exec, vcc\ns_nop 4\n", "s_nop 7\ns_mov_b64 exec, s[6:7]
         ("v_mov_b32 v5, v3\ns_nop 1\nv_permlane32_swap_b32 v5, v2", "v2", 32),
         ("v_readlane_b32 s8, v2, 19\ns_nop 4\nv_mov_b32 v5, s8", "v5", 64),
         ("v_readlane_b32 s8, v2, 20\ns_nop 4\nv_mov_b32 v5, s8", "v5", 0),
-        # Lanes that do not execute are read all the same.
+        # v_readlane reads inactive lanes, too.
         (f"{TWENTY}v_readlane_b32 s8, v2, 19\ns_nop 4\nv_mov_b32 v5, s8\n{ALL}", "v5", 20),
         (f"{TWENTY}v_readlane_b32 s8, v2, 20\ns_nop 4\nv_mov_b32 v5, s8\n{ALL}", "v5", 0),
         (f"{TWENTY}v_mfma_f32_16x16x16_bf16 v[8:11], v[2:3], v[2:3], 0\n{ALL}", "v8", 0),
@@ -183,7 +184,7 @@ def test_lanes(code: str, register: str, defined: int) -> None:
         assert seen == ([] if stores <= defined else ["undefined"]), (stores, sanitizer.findings)
 
 
-#: A row or a column of one side is not there: that of lane 3, in each of four groups of lanes.
+#: A row or column of one side is undefined: that of lane 3 in each of four groups of lanes.
 PRODUCT = """
   s_load_dwordx2 s[4:5], s[0:1], 0x0
   v_lshlrev_b32_e32 v1, 2, v0
@@ -211,7 +212,7 @@ PRODUCT = """
 @pytest.mark.parametrize(
     ("sides", "register", "mask", "lane", "defined"),
     [
-        # Rows are registers of four groups of lanes, columns lanes.
+        # A row of the result is a register of one of four groups of lanes; a column is a lane.
         ("v[8:9], v[4:5]", 14, "gt", 16, True),
         ("v[8:9], v[4:5]", 15, "gt", 16, False),
         ("v[4:5], v[8:9]", 15, "ne", 3, True),

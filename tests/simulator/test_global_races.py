@@ -1,4 +1,4 @@
-"""Races in global memory: kernels that have one, and kernels a few instructions away."""
+"""Races in global memory: kernels with a race, and similar kernels without one."""
 
 import re
 from collections.abc import Sequence
@@ -25,7 +25,10 @@ def races(
     together: int = 512,
     backwards: bool = False,
 ) -> list[str]:
-    """What the sanitizer says of races; all other findings fail."""
+    """Run a kernel; return the details of the races that the sanitizer reports.
+
+    Asserts that it reports nothing else. `together`: waves that run in lockstep.
+    """
     (kernel,) = read_assembly(code, "k.s", workgroup=(size, 1, 1), buffers=len(buffers)).values()
     sanitizer = Sanitizer()
     program = TranslatedKernel(kernel, observed=True)
@@ -45,7 +48,8 @@ def words(count: int = 1024) -> Words:
     return np.arange(count, dtype=np.uint32) + 7
 
 
-#: Each workgroup stores to its own rows of 256 bytes, `shift` bytes further. s4: its number.
+#: Each workgroup stores 64 values from 1 << `log` bytes times its number (s4) on, `shift` bytes
+#: further.
 ROWS = """
 s_lshl_b32 s8, s4, {log}
 v_lshlrev_b32 v1, {bits}, v0
@@ -66,7 +70,7 @@ s_endpgm
         ("dword", 2, 7, "5", False),
         ("byte", 0, 6, "s4", False),
         ("byte", 0, 5, "s4", True),
-        # Each lane stores to one byte of a dword, that of its workgroup.
+        # Each lane stores to the byte of a dword that belongs to its workgroup.
         ("byte", 2, 0, "s4", False),
         ("short", 2, 0, "s4", True),
     ],
@@ -103,7 +107,7 @@ end:
 s_endpgm
 """
     assert races(code.format(value=5), [words()], workgroups=2, together=together)
-    # That is what the memory holds.
+    # The memory holds 7 already.
     assert not races(code.format(value=7), [words()], workgroups=2, together=together)
 
 
@@ -126,7 +130,7 @@ s_endpgm
     assert races(code, [Binding(memory, 64, 1024), Binding(memory, 0, 1024)])
 
 
-#: Both waves store and read what the other stored.
+#: Two waves, each of which accesses its own words and those of the other.
 NEIGHBOUR = """
 v_lshlrev_b32 v1, 2, v0
 v_xor_b32 v2, 0x100, v1
@@ -178,7 +182,7 @@ ATOMIC = "v_mov_b32 v2, 1\nglobal_atomic_add v1, v2, s[2:3]"
         (ATOMIC, False),
         (PLAIN, True),
         (f"{ATOMIC}\n{PLAIN}", True),
-        # As loops of compare and swap begin with.
+        # Loops of compare and swap begin with such a load.
         (f"{ATOMIC}\nglobal_load_dword v3, v1, s[2:3]", False),
         (f"{ATOMIC}\nglobal_store_dword v1, v0, s[2:3]", True),
         (f"{ATOMIC}\nglobal_store_dword v1, v0, s[2:3] sc1", False),
@@ -191,7 +195,8 @@ def test_a_sum_needs_an_atomic(add: str, race: bool, together: int) -> None:
 
 RELEASE, ACQUIRE = "buffer_wbl2 sc1\ns_waitcnt vmcnt(0)", "buffer_inv sc1"
 COUNT = "global_atomic_add v5, v1, v2, s[2:3] sc0"
-#: Every workgroup stores a number, then counts itself; the last one of four reads all numbers.
+#: Each of four workgroups stores a number, then adds one to a counter; the last one reads all
+#: numbers.
 LAST = """
 v_mov_b32 v1, 0
 v_mov_b32 v2, 1
@@ -221,12 +226,12 @@ s_endpgm
     ("count", "race"),
     [
         (COUNT, False),
-        # Everybody has a counter of its own.
+        # Each workgroup has a counter of its own.
         (
             "global_atomic_add v5, v3, v2, s[2:3] sc0\ns_waitcnt vmcnt(0)\nv_add_u32 v5, v5, v4",
             True,
         ),
-        # Nobody tells what it has stored.
+        # No workgroup counts.
         ("v_add_u32 v5, 7, v4", True),
     ],
 )
@@ -238,7 +243,7 @@ def test_the_last_workgroup_may_read_what_others_stored(
 
 
 def counted(code: str, together: int, backwards: bool) -> list[str]:
-    """Races of four workgroups that begin to count at seven."""
+    """Return the races of four workgroups whose counter begins at seven."""
     counters = np.full(16, 7, np.uint32)
     buffers = [counters, words(16)]
     return races(code, buffers, together=together, backwards=backwards)
@@ -251,7 +256,7 @@ def counted(code: str, together: int, backwards: bool) -> list[str]:
     [
         # One workgroup too early: the last one has not stored yet.
         (RELEASE, ACQUIRE, 9),
-        # No fence, or not for the device, or not waited for.
+        # No fence, a fence that is not for the device, or a fence that is not waited for.
         ("s_waitcnt vmcnt(0)", ACQUIRE, 10),
         ("buffer_wbl2 sc0\ns_waitcnt vmcnt(0)", ACQUIRE, 10),
         ("buffer_wbl2 sc1", ACQUIRE, 10),

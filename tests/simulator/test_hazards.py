@@ -1,4 +1,4 @@
-"""Wait states: one too few is found, exactly enough is not, and compilers' code has enough."""
+"""Wait states: one too few is reported, exactly enough is not, and code of compilers has enough."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,9 +22,11 @@ SMALL = "v_mfma_f32_4x4x4_16b_f16 v[0:3], v[8:9], v[10:11], {}"
 SMALL64 = "v_mfma_f64_4x4x4_4b_f64 v[0:1], v[8:9], v[10:11], {}"
 STORE = "global_store_dwordx4 v[20:21], {}, off"
 
-#: An instruction, one that depends on it, and the wait states that must be between.
+#: An instruction, one that depends on it, the wait states that must be between them, and a part of
+#: the message.
 PAIRS = [
-    # The result of a matrix instruction is read; passes + 2, one more for wide ones, and gfx950's.
+    # The result of a matrix instruction is read: passes + 2, one more for wide ones and for those
+    # of gfx950.
     (F4, "buffer_store_dword v0, off, s[0:3], 0", 8, "a matrix result is read"),
     (F8, "v_add_f32 v40, v3, v3", 12, "a matrix result is read"),
     (F16.format("0"), STORE.format("a[0:3]"), 8, "a matrix result is read"),
@@ -34,7 +36,8 @@ PAIRS = [
     (F64, STORE.format("v[4:7]"), 18, "a matrix result is read"),
     (F64, "v_mov_b32 v40, v7", 19, "a matrix result is read"),
     (SMALL64.format("0"), "v_mov_b32 v40, v1", 6, "a matrix result is read"),
-    # It is a factor, or a part of it is added to; all of it may be added to at once.
+    # The result is a factor, or a part of it is the accumulator; the whole result may be the
+    # accumulator of the next instruction at once.
     (F4, F16.format("0").replace("v[8:11]", "v[0:3]"), 8, "a matrix result is a factor"),
     (F32.format("0"), F16.format("0").replace("v[8:11]", "v[0:3]"), 10, "a matrix result is a fac"),
     (F64, F64.replace("v[8:9]", "v[4:5]"), 19, "a matrix result is a factor"),
@@ -42,7 +45,8 @@ PAIRS = [
     (F32.format("0"), F32.format("v[2:5]"), 8, "is added to"),
     (SMALL.format("0"), SMALL.format("v[0:3]"), 2, "is added to"),
     (SMALL64.format("0"), SMALL64.format("v[0:1]"), 4, "is added to"),
-    # A register of it is written: its result, or what it still adds to.
+    # A register of a matrix instruction is overwritten: of its result, or of its accumulator, which
+    # it still reads.
     (F4, "v_mov_b32 v3, 0", 8, "a matrix result is overwritten"),
     (F64, "v_mov_b32 v3, 0", 11, "a matrix result is overwritten"),
     (LONG.format("v[32:47]"), "v_mov_b32 v40, 0", 7, "adds to is overwritten"),
@@ -76,9 +80,9 @@ PAIRS = [
     ("s_mov_b32 m0, 0", "global_load_lds_dwordx4 v1, s[2:3]", 1, "M0 is read"),
     ("s_setreg_imm32_b32 hwreg(1, 4, 4), 0", "s_getreg_b32 s4, hwreg(1)", 2, "hardware register"),
 ]
-#: What looks alike and needs none.
+#: Similar pairs that need no wait state.
 SAFE = [
-    # Products of f32 have read what they add to: the rule is for the matrix core's own kinds.
+    # Products of f32 have already read their accumulator; other types have not.
     (F32.format("v[32:35]"), "v_mov_b32 v33, 0"),
     (F4, F4),
     (F64, F64),
@@ -94,7 +98,7 @@ SAFE = [
 
 
 def found(*lines: str) -> list[str]:
-    """Every hazard, without where the first instruction stands."""
+    """Return the text of every hazard in a kernel of these lines."""
     (kernel,) = read_assembly("\n".join([*lines, "s_endpgm"]), "t.s", workgroup=(64, 1, 1)).values()
     return [
         text for each in hazards(TranslatedKernel(kernel).instructions).values() for text in each
@@ -102,7 +106,7 @@ def found(*lines: str) -> list[str]:
 
 
 def filler(wait_states: int) -> list[str]:
-    """That many wait states."""
+    """Return instructions that take `wait_states` wait states."""
     whole, left = divmod(wait_states, 8)
     return ["s_nop 7"] * whole + ([f"s_nop {left - 1}"] if left else [])
 
@@ -121,16 +125,17 @@ def test_what_needs_none(earlier: str, later: str) -> None:
 
 def test_every_path_is_looked_at() -> None:
     lines = ["s_cbranch_scc1 1f", F4, "s_nop 5", "1:", "s_nop 0", "v_add_f32 v40, v0, v0"]
-    # By the branch that is not taken there are seven.
+    # On the path where the branch is not taken, there are seven wait states.
     assert len(found(*lines)) == 1
     assert not found(*lines[:3], "s_nop 0", *lines[3:])
-    # Around a loop, from its end to its beginning.
+    # From the end of a loop to its beginning.
     assert found("1:", "v_add_f32 v40, v0, v0", *filler(6), F4, "s_cbranch_scc0 1b")
     assert not found("1:", *filler(7), "v_add_f32 v40, v0, v0", F4, "s_cbranch_scc0 1b")
 
 
 def test_the_nearest_matrix_instruction_counts() -> None:
-    # The longer one's 12 are not over, but what is read was written since.
+    # The 12 wait states of the longer instruction are not over, but the shorter one has written v0
+    # since; v15 is still a result of the longer one.
     lines = [LONG.format("0"), SMALL.format("0").replace("v[8:9], v[10:11]", "v[32:33], v[34:35]")]
     assert not found(*lines, *filler(5), "v_mov_b32 v40, v0")
     assert found(*lines, *filler(5), "v_mov_b32 v40, v15")

@@ -40,7 +40,10 @@ s_endpgm
 
 
 def run(assemble: Assemble, body: str, operands: Array) -> Array:
-    """v[4:7] are the lane's row of `operands`, [64, 4] uint32; v[8:11] is its row of the result."""
+    """Run instructions on `operands`, [64, 4] uint32, and return their result [64, 4].
+
+    v[4:7] are the row of a lane in the operands, v[8:11] its row in the result.
+    """
     kernel = assemble(FRAME.format(body=body.strip()), 2)
     results = np.zeros((64, 4), np.uint32)
     launch(
@@ -50,7 +53,7 @@ def run(assemble: Assemble, body: str, operands: Array) -> Array:
 
 
 def rows(*columns: Array) -> Array:
-    """Up to four columns of 64 as operands."""
+    """Return operands [64, 4] from up to four columns of 64; others are zero."""
     table = np.zeros((64, 4), np.uint32)
     for n, column in enumerate(columns):
         table[:, n] = column
@@ -102,7 +105,7 @@ def test_fused_multiply_add_rounds_once(a: float, b: float, c: float) -> None:
         assert found == wanted or np.isnan(found) == np.isnan(wanted)
         return
     exact = Fraction(a) * Fraction(b) + Fraction(c)
-    # The float32 nearest to a fraction: no neighbour is nearer, and a tie is even.
+    # `found` has to be the float32 nearest to the fraction: none is nearer, and a tie is even.
     if abs(exact) >= Fraction(2) ** 128 - Fraction(2) ** 103:
         assert np.isinf(found)
         return
@@ -153,7 +156,7 @@ def test_scaled_widening(small: str, wide: str, assemble: Assemble) -> None:
     rng = np.random.default_rng(7)
     words = rng.integers(0, 1 << 32, 64, dtype=np.uint32)
     power = rng.integers(-6, 7, 64)
-    # Only the exponent of the scale counts.
+    # The instruction uses only the exponent of the scale.
     scale = (np.ldexp(1.0, power) * 1.7).astype(np.float32).view(np.uint32)
     target = "v[8:9]" if wide == "f32" else "v8"
     body = f"v_cvt_scalef32_pk_{wide}_{small} {target}, v4, v5 op_sel:[1,0,0]"

@@ -1,4 +1,5 @@
-"""What a kernel finds when it starts: its constants, the packet of its dispatch, dynamic LDS."""
+"""The environment of a kernel when it starts: constants, dispatch packet, dynamic LDS, arguments,
+modes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -54,14 +55,14 @@ LOOKUP = """
 %at = llvm.getelementptr %table[%id] : (!llvm.ptr<4>, i32) -> !llvm.ptr<4>, i32
 %value = llvm.load %at : !llvm.ptr<4> -> i32
 """
-#: The work items of a workgroup in x, then of the grid in x.
+#: Reads a field of the dispatch packet, as work items of a workgroup or of the grid in x.
 PACKET = """
 %packet = llvm.call_intrinsic "llvm.amdgcn.dispatch.ptr"() : () -> !llvm.ptr<4>
 %at = llvm.getelementptr %packet[{offset}] : (!llvm.ptr<4>) -> !llvm.ptr<4>, i8
 %read = llvm.load %at : !llvm.ptr<4> -> {kind}
 %value = {extend}
 """
-#: Both ask for registers, and use none of them.
+#: Asks for the registers of the queue and of the dispatch id, and uses neither.
 DECLARED = """
 %queue = llvm.call_intrinsic "llvm.amdgcn.queue.ptr"() : () -> !llvm.ptr<4>
 %number = llvm.call_intrinsic "llvm.amdgcn.dispatch.id"() : () -> i64
@@ -73,7 +74,7 @@ DECLARED = """
 %value = llvm.select %never, %low, %id : i1, i32
 """
 SHARED = "llvm.mlir.global external @shared() {addr_space = 3 : i32} : !llvm.array<0 x i32>"
-#: A work item writes its number, and reads that of its mirror image.
+#: A work item writes its number, and reads that of the work item with the mirrored number.
 MIRROR = """
 %shared = llvm.mlir.addressof @shared : !llvm.ptr<3>
 %mine = llvm.getelementptr %shared[%id] : (!llvm.ptr<3>, i32) -> !llvm.ptr<3>, i32
@@ -203,13 +204,14 @@ HIDDEN = (
     ("hidden_global_offset_x", 4, 16),
     ("hidden_remainder_x", 2, 20),
     ("hidden_grid_dims", 2, 22),
-    # Nothing is written for an argument without bytes.
+    # An argument of zero bytes is not written.
     ("hidden_dynamic_lds_size", 0, 24),
 )
 
 
 def written(old: str = "", new: str = "") -> CodeObjectKernel:
-    """The kernel with its arguments, where one text is replaced by another."""
+    """Return the kernel ARGUMENTS with its hidden arguments; `old` is replaced by `new` in its
+    text."""
     found = (
         f"      - .size: {size}\n        .offset: {at}\n        .value_kind: {kind}\n"
         for kind, size, at in HIDDEN
@@ -264,5 +266,5 @@ others:
     assert rest
     out = np.zeros(4, np.uint32)
     launch(TranslatedKernel(written(begin, words)), (3, 1, 1), [out])
-    # 1e6 in f16: infinite, or the largest number.
+    # 1e6 becomes infinity in f16, or the largest number with saturation.
     np.testing.assert_array_equal(out, [0x7C00, 0x7BFF, 0x7C00, 0])

@@ -1,4 +1,4 @@
-"""A packed cache on the simulator: bytes and logits of the CPU's program."""
+"""A packed KV cache on the simulator: its bytes and the logits are those of the CPU's program."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Races in LDS: kernels that have one, and kernels a few instructions away."""
+"""Races in LDS: kernels with a race, and similar kernels without one."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ s_endpgm
 """
 
 
-#: The first wave stores 5 to a word, the second one another number, and each reads it back.
+#: The first wave stores 5 to a word, the second wave `other` to the same word; each reads it back.
 SAME = """
 v_mov_b32 v1, 0
 v_mov_b32 v2, 5
@@ -60,7 +60,7 @@ ds_read_b32 v3, v1
 s_waitcnt lgkmcnt(0)
 s_endpgm
 """
-#: Two of three waves store the same, and the third one reads it.
+#: Two of three waves store the same value to a word, which the third wave reads.
 SAME_READ = """
 v_mov_b32 v1, 0
 v_mov_b32 v2, 5
@@ -75,7 +75,8 @@ ds_read_b32 v3, v1
 s_waitcnt lgkmcnt(0)
 s_endpgm
 """
-#: Two of three waves store the same, and one of them waits for it at once.
+#: Two of three waves store the same values. The first wave waits for its stores before the barrier,
+#: the second only with `wait`; the third wave reads the words after the barrier.
 SAME_LATE = """
 v_and_b32 v1, 63, v0
 v_lshlrev_b32 v1, 2, v1
@@ -150,14 +151,15 @@ s_endpgm
         (SAME.format(other=5, bits=8), False),
         (SAME.format(other=6, bits=32), True),
         (SAME.format(other=6, bits=8), True),
-        # A wave that stored nothing reads it.
+        # A wave that stored nothing reads the word.
         (SAME_READ, True),
         (SAME_LATE.format(wait=""), True),
         (SAME_LATE.format(wait="s_waitcnt lgkmcnt(0)"), False),
         (PARTS.format(left=0, width="u8", offset=4), False),
         (PARTS.format(left=1, width="u8", offset=4), True),
         (PARTS.format(left=1, width="b32", offset=0), False),
-        # The word is there, and its byte is not yet; nor is a word that is stored again.
+        # The store of the word is complete, but not that of its byte; nor is a word defined while
+        # it is stored again.
         (PARTS.format(left=2, width="u8", offset=0), False),
         (PARTS.format(left=2, width="u8", offset=1), True),
         (PARTS.format(left=2, width="b32", offset=0), True),
@@ -173,6 +175,6 @@ def test_races_in_lds(kernel: str, races: bool) -> None:
     sanitizer = Sanitizer()
     launch(TranslatedKernel(code, observed=True), (2, 1, 1), [], observer=sanitizer)
     kinds = {finding.kind for finding in sanitizer.findings}
-    # A neighbour's bytes may not be there yet: then they are undefined, and no race is proved.
+    # The bytes of another wave may not be stored yet. They are then undefined, without a race.
     assert ("race" in kinds) == races
     assert kinds <= {"race", "undefined"}

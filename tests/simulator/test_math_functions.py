@@ -1,6 +1,6 @@
-"""Functions of the `math` dialect in stock kernels: numpy's values in float64.
+"""Functions of the `math` dialect in kernels of the stock compiler, against numpy in float64.
 
-Powers and logarithms take pairs of registers apart (v_pk_mov_b32) on the way.
+The code of powers and logarithms splits pairs of registers (v_pk_mov_b32).
 """
 
 import math

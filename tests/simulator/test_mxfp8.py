@@ -1,6 +1,6 @@
-"""mxfp8 on gfx950 as mxc compiles it: on scaled matrix instructions, with the right scales.
+"""mxfp8 products that mxc compiles for gfx950: scaled matrix instructions, with the right scales.
 
-What the stock compiler makes of it is in test_scaled_matmul.py.
+test_scaled_matmul.py tests the kernels of the stock compiler.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""NaN in stock kernels and in ours for AMD GPUs: maxima and minima keep it where they say so."""
+"""NaN in kernels of the stock compiler and of mxc: maximum and minimum propagate it, if their
+operation in the program does."""
 
 from typing import cast
 
@@ -35,7 +36,7 @@ func.func @softmax(%x: tensor<{rows}x{n}xf32>) -> tensor<{rows}x{n}xf32> {{
   return %r : tensor<{rows}x{n}xf32>
 }}
 """
-#: f32 by mxfp4 and a ReLU, which is the epilogue of the product's kernel.
+#: A product of f32 by mxfp4 with a ReLU, which is the epilogue of its kernel.
 PRODUCT = """
 func.func @relu(%x: tensor<{m}x{k}xf32>, %w8: tensor<{n}x{blocks}x16xi8>,
     %s8: tensor<{n}x{blocks}xi8>) -> tensor<{m}x{n}xf32> {{
@@ -110,7 +111,7 @@ def model(
 
 
 def numbers(shape: tuple[int, ...], kind: str) -> np.ndarray:
-    """Random ones, with zeros of both signs, infinities and NaN."""
+    """Draw random numbers with zeros of both signs, infinities and NaN."""
     rng = np.random.default_rng(5)
     edges = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 1e-6, -1e-6])
     found = np.where(rng.random(shape) < 0.3, rng.choice(edges, shape), rng.normal(0, 3, shape))
@@ -118,7 +119,7 @@ def numbers(shape: tuple[int, ...], kind: str) -> np.ndarray:
 
 
 def same(found: np.ndarray, wanted: np.ndarray) -> None:
-    """Equal, NaN in the same places. Zeros of either sign are equal."""
+    """Assert that arrays are equal, with NaN in the same places. Zeros of either sign are equal."""
     np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))
 
 
@@ -135,7 +136,7 @@ def test_elementwise(name: str, kind: str, model: SimulatedModel) -> None:
 @pytest.mark.parametrize(("name", "kind"), STARTS)
 def test_reductions(name: str, kind: str, model: SimulatedModel) -> None:
     x = numbers((ROWS, COLUMNS), kind)
-    # Some rows have no NaN, one nothing else, one has it at its end.
+    # Most rows have no NaN, one has only NaN, and one has NaN at its end.
     x[: ROWS - 3] = np.nan_to_num(x[: ROWS - 3], nan=1.0, posinf=2.0, neginf=-2.0)
     x[0, 0], x[1, :], x[2, -1] = -np.inf, np.nan, np.nan
     (found,) = model.call(f"{name}_over_rows_{kind}", x)

@@ -1,4 +1,4 @@
-"""Weights whose scales are NaN give logits that are NaN, on the simulator as on the CPU."""
+"""NaN scales of weights give NaN logits, on the simulator as on the CPU."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ NAN = 255
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A gpt-oss of one layer, whose experts have no scale but NaN."""
+    """Write a gpt-oss of one layer in which all scales of experts are NaN."""
     folder = tmp_path_factory.mktemp("nan") / "checkpoint"
     options = GptOssOptions(num_hidden_layers=1, layer_types=("sliding_attention",), vocab_size=512)
     write_gpt_oss(folder, options, shards=1, tokenizer=False)

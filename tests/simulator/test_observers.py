@@ -1,4 +1,4 @@
-"""Traces and counts of kernels whose every step is known."""
+"""Traces and counts of kernels for which every step is known."""
 
 import io
 from collections.abc import Callable
@@ -65,7 +65,7 @@ def test_trace_of_one_wave(assemble: Assemble) -> None:
 
 @pytest.mark.parametrize(
     ("shift", "conflicts"),
-    # Every lane its own bank; two lanes a bank; all in one bank.
+    # Each lane has a bank of its own; two lanes share a bank; all lanes have the same bank.
     [(2, 0), (3, 1), (8, 63)],
 )
 def test_bank_conflicts(shift: int, conflicts: int, assemble: Assemble) -> None:
@@ -77,7 +77,7 @@ def test_bank_conflicts(shift: int, conflicts: int, assemble: Assemble) -> None:
 
 @pytest.mark.parametrize(
     ("shift", "lanes", "requests"),
-    # Words that follow each other; pieces of 16 bytes; a line each, which no other lane reads.
+    # Lanes read consecutive words; words 16 bytes apart; words in cache lines of their own; others.
     [(2, 64, 16), (4, 64, 16), (7, 64, 64), (5, 64, 16), (6, 64, 32), (2, 5, 2), (7, 5, 5)],
 )
 def test_requests_of_a_load(shift: int, lanes: int, requests: int, assemble: Assemble) -> None:
@@ -129,12 +129,12 @@ def test_counts_of_a_scaled_product(scaled: Callable[..., Any]) -> None:
     program = TranslatedKernel(scaled(m, n, k).kernel)
     launch(program, (1, 1, 1), [np.zeros(s, np.uint8) for s in sizes], observer=counter)
     counts = counter.counts
-    # 16x16x128 each, on four matrix cores, 16 cycles for f4.
+    # Each instruction is 16x16x128, on one of four matrix cores, and takes 16 cycles for f4.
     products = m * n * k // (16 * 16 * 128)
     assert counts.instructions["matrix"] == products
     assert counts.matrix_cycles == products // 4 * 16
     assert counts.memory_written == m * n * 4
-    # Every operand is read once: one workgroup does all.
+    # Every operand is read once, because there is only one workgroup.
     assert counts.memory_read == sum(a * b for a, b in sizes[:4])
     assert counts.waves == 8
     assert set(counts.to_dict()) >= {"bank_conflicts", "lds_read", "vector_cycles"}

@@ -1,4 +1,4 @@
-"""Kernels that the stock compiler makes of plain programs, run through their own host programs."""
+"""Kernels of the stock compiler for plain programs, run by the host programs of their modules."""
 
 import re
 from collections.abc import Callable
@@ -22,7 +22,7 @@ ELEMENTS = {"f32": 0x21000020, "f16": 0x21000010, "bf16": 0x22000010}
 
 
 def run(compiled: Any, *arguments: tuple[Array, str]) -> Array:
-    """The one f32 result of the function main."""
+    """Run the host program's function main, and return its only result, in f32."""
     for kernel in compiled.kernels.values():
         assert not TranslatedKernel(kernel).unmodelled
     machine = Machine(read_module(compiled.module), HalDevice().functions())
@@ -32,7 +32,7 @@ def run(compiled: Any, *arguments: tuple[Array, str]) -> Array:
 
 
 def product(rows: int, columns: int, depth: int, lhs: str, rhs: str) -> str:
-    """A[m, k] times B[n, k], in f32."""
+    """Return a program that multiplies A [rows, depth] by B [columns, depth], with sums in f32."""
     a, b = f"tensor<{rows}x{depth}x{lhs}>", f"tensor<{columns}x{depth}x{rhs}>"
     c = f"tensor<{rows}x{columns}xf32>"
 

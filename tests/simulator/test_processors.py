@@ -1,4 +1,4 @@
-"""gfx942 on the simulator: what LLVM reads for gfx950 alone is refused, and FNUZ floats."""
+"""gfx942 on the simulator: instructions that only gfx950 has are refused; FNUZ floats."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,8 +16,8 @@ from mxc.simulator.run.launch import launch
 from mxc.simulator.run.translate import TranslatedKernel
 from mxc.targets.amd import GFX942, GFX950
 
-#: Our opcodes that LLVM 22's disassembler knows for gfx950, and not for gfx942; but for
-#: v_cvt_scalef32_* and ds_read_*_tr_*, which all are of gfx950.
+#: Opcodes of the simulator that LLVM 22's disassembler knows for gfx950 but not for gfx942, apart
+#: from v_cvt_scalef32_* and ds_read_*_tr_*, all of which only gfx950 has.
 OF_GFX950 = {
     "buffer_atomic_pk_add_bf16",
     "global_load_lds_dwordx3",
@@ -101,7 +101,7 @@ def test_a_code_object_of_another_processor() -> None:
         read_kernels(header.ljust(64, b"\0"))
 
 
-#: FNUZ numbers of gfx942, by the name that instructions have for them.
+#: FNUZ types of gfx942, by their names in instructions.
 FNUZ = {"fp8": ml_dtypes.float8_e4m3fnuz, "bf8": ml_dtypes.float8_e5m2fnuz}
 
 WIDEN = """
@@ -119,7 +119,7 @@ WIDEN = """
 
 
 def run(kernel: CodeObjectKernel, *buffers: Any) -> None:
-    """On gfx942, whose code is that of gfx950 here; buffers are changed in place."""
+    """Run a kernel that was assembled for gfx950 as one of gfx942; buffers change in place."""
     program = TranslatedKernel(replace(kernel, processor=GFX942))
     assert not program.unmodelled
     launch(program, (1, 1, 1), buffers)
@@ -159,6 +159,6 @@ def test_products_of_fnuz_floats(
     found = np.zeros((4, 16, 4), np.float32)
     run(assemble(PRODUCT.format(left=left, right=right), buffers=3), *held, found)
     a, b = (c.view(FNUZ[k]).astype(np.float64) for c, k in zip(codes, (left, right), strict=True))
-    # Lane l has rows 4 (l / 16) .. of column l % 16.
+    # Lane l has the four rows from 4 (l / 16) on of column l % 16.
     result = found.transpose(0, 2, 1).reshape(16, 16)
     np.testing.assert_allclose(result, a @ b.T, rtol=1e-6)

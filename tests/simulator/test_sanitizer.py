@@ -1,4 +1,5 @@
-"""Each detector has a kernel that trips it and one, a few instructions away, that must not."""
+"""The detectors of the sanitizer: each has a kernel that it reports, and a similar one that it must
+not report."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +21,8 @@ Assemble = Callable[..., CodeObjectKernel]
 
 @pytest.fixture
 def assemble() -> Assemble:
-    """A kernel of a text, with 64 bytes of scratch for a work item."""
+    """Return a function that makes a kernel of assembly text, with 64 bytes of scratch for each
+    work item."""
 
     def make(code: str, buffers: int = 1, workgroup: int = 64, lds: int = 1024) -> CodeObjectKernel:
         size = (workgroup, 1, 1)
@@ -88,7 +90,7 @@ def test_use_before_wait(kernel: str, early: str | None, assemble: Assemble) -> 
     assert all(f"{early} is loaded" in f.detail for f in findings if early == "v2")
 
 
-#: The second wave goes past the load, with a store of its own on the way.
+#: One wave loads v2 and the other one skips the load; both have a store in flight.
 APART = """
 v_lshlrev_b32 v1, 2, v0
 v_lshrrev_b32 v3, 6, v0
@@ -143,7 +145,7 @@ def test_loads_to_lds(wait: str, expected: set[str], assemble: Assemble) -> None
     assert kinds(sanitize(assemble(DIRECT.format(wait=wait)))) == expected
 
 
-# The upper register of a pair is read only where op_sel_hi says so.
+# The upper register of a pair is read only if op_sel_hi selects it.
 PAIR = """
 v_mov_b32 v8, 1.0
 v_pk_add_f32 v[10:11], v[8:9], v[8:9] op_sel_hi:[{upper}]
@@ -228,7 +230,7 @@ def test_barrier_divergence(assemble: Assemble) -> None:
     s_endpgm
     """
     assert kinds(sanitize(assemble(kernel.format(first="s_barrier"), 1, 128))) == {"barrier"}
-    # A wave that has ended is not waited for.
+    # A barrier does not wait for a wave that has ended.
     assert not sanitize(assemble(kernel.format(first="s_nop 0"), 1, 128))
 
 

@@ -1,4 +1,5 @@
-"""What must be waited for: counters without an order, and hazards between instructions."""
+"""Waits that the sanitizer requires: counters of accesses that complete in any order, and hazards
+between instructions."""
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ flat_load_dword v4, v[2:3]
 v_add_u32 v4, v4, v4
 s_endpgm
 """
-#: Scalar loads come back in any order: one that is left of two may be either.
+#: Scalar loads complete in any order, so that after lgkmcnt(1) either of two may be outstanding.
 SCALARS = """
 s_load_dword s6, s[2:3], 0x10
 s_load_dword s7, s[2:3], 0x20
@@ -30,7 +31,8 @@ s_load_dword s7, s[2:3], 0x20
 s_add_u32 s8, s6, s6
 s_endpgm
 """
-#: With a scalar load beside two LDS reads, the one that is left may be the second of them.
+#: With a scalar load beside two LDS reads, the access that is outstanding after lgkmcnt(1) may be
+#: the second LDS read.
 BESIDE = """
 v_lshlrev_b32 v1, 2, v0
 ds_write_b32 v1, v0
@@ -70,7 +72,7 @@ def test_counters_without_an_order(kernel: str, wait: str, early: bool) -> None:
     assert kinds(findings) == ({"wait"} if early else set())
 
 
-#: A wave ends with loads and stores outstanding: hardware waits for them.
+#: A wave ends with outstanding loads and stores, for which hardware waits.
 ENDS = """
 v_lshlrev_b32 v1, 2, v0
 s_load_dword s6, s[2:3], 0x10

@@ -1,6 +1,6 @@
 """The stock compiler's scaled matrix products on the simulator, against numpy.
 
-Elements and scales are decoded by `mxc.formats.packing`, which has oracles of its own.
+Elements and scales are decoded by `mxc.formats.packing`, which has tests of its own.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ BITS = {F4: 4, E4: 8, E5: 8}
 def operand(
     rng: np.random.Generator, rows: int, k: int, element: str, scales: tuple[int, int]
 ) -> tuple[Array, Array, Array]:
-    """Packed bytes, scale bytes, and the float64 matrix that they mean."""
+    """Draw an operand: packed elements, bytes of scales, and the matrix in float64."""
     if element == F4:
         packed = rng.integers(0, 256, (rows, k // 2), dtype=np.uint8)
     else:
@@ -45,7 +45,7 @@ def run(
     rhs: str = F4,
     scales: tuple[int, int] = (117, 137),
 ) -> tuple[Array, Array]:
-    """What the kernel computes, and what numpy does in float64."""
+    """Run a kernel; return its result, and that of numpy in float64."""
     m, n, k = shape
     rng = np.random.default_rng(m + n + k)
     a, p, left = operand(rng, m, k, lhs, scales)
@@ -61,7 +61,8 @@ def error(found: Array, wanted: Array) -> float:
     return float(np.abs(found - wanted).max() / np.abs(wanted).max())
 
 
-#: Shapes and the workgroups that the compiler chose for them (tiles of 16x16, 128x256, 128x32).
+#: Shapes, and the numbers of workgroups that the compiler chooses for them (tiles of 16x16,
+#: 128x256, 128x32).
 SHAPES = [((16, 16, 128), 1), ((128, 256, 512), 1), ((100, 96, 2880), 3)]
 
 

@@ -1,5 +1,8 @@
-"""v_cndmask_b32 takes the sign and the absolute value of what it selects from: it is no float, but
-the compiler uses them there (clearing a sign bit costs it nothing)."""
+"""v_cndmask_b32 accepts negation and absolute value of its operands.
+
+It is no instruction on floats, but the compiler uses these modifiers to change or clear a sign bit
+without another instruction.
+"""
 
 import numpy as np
 import pytest

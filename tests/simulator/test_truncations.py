@@ -1,4 +1,4 @@
-"""Programs that round floats to mxfp4 elements themselves, on the simulator, against ml_dtypes."""
+"""Programs that round floats to mxfp4 elements by their own operations, against ml_dtypes."""
 
 import ml_dtypes
 import numpy as np

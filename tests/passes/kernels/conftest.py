@@ -1,6 +1,6 @@
-"""Programs of contractions with parameters, their data, and what they mean in float64.
+"""Fixtures that compile contractions, run them on random data, and compare them with float64.
 
-A test names its contractions (kernel_cases.py) and compiles them together, the way a model is
+A test names its contractions (kernel_cases.py) and compiles them as one program, as a model is
 compiled.
 """
 
@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Loaded:
-    """A program on some weights, ready to be called."""
+    """A program that is loaded with weights; call it with the name of a case."""
 
     program: "Program"
     weights: dict[str, Any]
@@ -43,7 +43,7 @@ class Loaded:
     def __call__(
         self, name: str, x: Any, ids: Ids = None, residual: Array | None = None
     ) -> NDArray[np.float32]:
-        """The result of a case, [groups, rows, columns]."""
+        """Run a case, and return its result [groups, rows, columns]."""
         case = self.program.cases[name]
         arguments = list(x.arrays)
         if case.experts and case.is_dynamic:
@@ -74,17 +74,17 @@ class Program:
     formats: Any
 
     def layouts(self, name: str) -> list[str | None]:
-        """The layout of each parameter of a case: None where the portable code reads it."""
+        """Return the packed layout of each parameter of a case; None if portable code reads it."""
         return [self.compiled.panels.get(name) for name in self.cases[name].parameters]
 
     def draw(self, *, exact: bool) -> "Data":
-        """Data for every case; see `Case.draw`."""
+        """Draw data for every case; see `Case.draw`."""
         sides = {name: case.draw(self.formats, exact=exact) for name, case in self.cases.items()}
         weights = {name: side[0] for name, side in sides.items()}
         return Data(self, weights, {name: side[1] for name, side in sides.items()})
 
     def load(self, weights: dict[str, Any], threads: int = 2) -> Loaded:
-        """Give cases their weights; those that are not named are zeros."""
+        """Load the program with the weights of its cases; cases without weights have zeros."""
         device = open_device("local-task", threads, "test")
         index = rt.ParameterIndex()
         for case in self.cases.values():
@@ -106,7 +106,7 @@ class Program:
         )
 
     def _packed(self, case: Case, name: str, array: Array) -> NDArray[np.uint8]:
-        """The bytes of a parameter in the layout that the program reads."""
+        """Return the bytes of a parameter in the layout that the program reads."""
         flat = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
         layout = self.compiled.panels.get(name)
         if layout is None:
@@ -117,7 +117,7 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Weights and activations of every case of a program, what is found and what is wanted."""
+    """Weights and activations of every case of a program, with actual and expected results."""
 
     program: Program
     weights: dict[str, Any]
@@ -125,7 +125,7 @@ class Data:
     threads: int = 2
 
     def on(self, threads: int) -> "Data":
-        """The same on another number of threads."""
+        """Return the same data for a program that runs on another number of threads."""
         return replace(self, threads=threads)
 
     @cached_property
@@ -133,20 +133,21 @@ class Data:
         return self.program.load(self.weights, self.threads)
 
     def found(self, name: str, x: Any | None = None, ids: Ids = None) -> NDArray[np.float32]:
-        """What the program computes, [groups, rows, columns]."""
+        """Return what the program computes for a case, [groups, rows, columns]."""
         return self.loaded(name, self.activations[name] if x is None else x, ids)
 
     def wanted(self, name: str, ids: Ids = None, x: Any | None = None) -> Floats:
-        """The same in float64."""
+        """Return the expected result of a case in float64, [groups, rows, columns]."""
         return np.einsum("gmk,gnk->gmn", *self._factors(name, ids, x))
 
     def check(self, name: str, ids: Ids = None, x: Any | None = None) -> None:
-        """Whether the result is what f32 makes of it.
+        """Assert that the result of a case has no more error than f32 sums have.
 
-        A sum of T terms t rounds partial sums, which are random walks, by u = 2^-24: its error is
-        about u * sqrt(T / 2) * |t|, |t| the root of the sum of squares. Four times that is allowed,
-        for T products; where a dot product of bytes is exact, for the sums of blocks, each rounded
-        once more by its scale. One term too few is a thousand times more.
+        A sum of T terms t rounds its partial sums, which are random walks, by u = 2^-24: its error
+        is about u * sqrt(T / 2) * |t|, where |t| is the root of the sum of squares. Four times that
+        is allowed. The terms are the products of elements; where dot products of bytes are exact,
+        they are the sums of blocks, each of which its scale rounds once more. One term too few
+        makes an error a thousand times as large.
         """
         case = self.program.cases[name]
         rows, columns = self._factors(name, ids, x)
@@ -178,8 +179,10 @@ class Kernels:
     def __call__(
         self, *names: str, target: str = "cpu", assembly: bool = False, schedules: str = ""
     ) -> Program:
-        """The cases of these names as one program; with `assembly` its kernels are reported.
-        `schedules`: a file of them."""
+        """Compile the cases of these names as one program.
+
+        `assembly`: whether the report describes the kernels. `schedules`: a file of schedules.
+        """
         cases = [Case.parse(name) for name in names]
         folder = self.folders.mktemp("kernels")
         request = CompileRequest(
@@ -191,7 +194,8 @@ class Kernels:
         return Program({case.name: case for case in cases}, folder / "m.vmfb", made, self.formats)
 
     def units(self, case: Case) -> float:
-        """What one is worth in a sum: 1 where this CPU sums floats, as AVX2 does of int8."""
+        """Return the product of the units of both sides, which multiplies an integer sum; 1 if this
+        CPU sums floats, as AVX2 does for int8."""
         name = best_isa(resolve(target("cpu")))
         bits = block_format(case.weight).element.bits
         if name is None or not ISAS[name].decodes(bits, "quads"):

@@ -1,6 +1,6 @@
-"""Products whose result is MX blocks, quantized before they are stored: bit for bit.
+"""Products whose kernels quantize the result to MX blocks, bit for bit as the reference in numpy.
 
-All sums are exact, so that what is quantized is known; the reference in numpy says what it becomes.
+All sums are exact, so that the numbers that are quantized are known.
 """
 
 from dataclasses import dataclass
@@ -43,8 +43,11 @@ F32 = np.float32
 
 @dataclass(frozen=True)
 class Case:
-    """rows x [64] by mxfp4 [columns, 64], then to a format; `gated`: of half of the columns;
-    `bf16`: activations are, whose products are one on AMX tiles, and one row is on vectors."""
+    """A product of [rows, 64] by mxfp4 weights [columns, 64], quantized to `format`.
+
+    `gated`: whether the halves of the columns are joined by a gate. `bf16`: whether activations are
+    bf16, whose products are on AMX tiles if the CPU has them, and on vectors for one row.
+    """
 
     format: str
     recipe: ScaleRecipe
@@ -131,10 +134,10 @@ RUNS = [
 
 
 def makes_blocks(name: str, case: Case) -> bool:
-    """Whether the product's own kernel makes the blocks.
+    """Return whether the kernel of the product also quantizes its result.
 
-    With 16 registers a product of more rows than a tile has decodes its weights to memory, and
-    another kernel makes the blocks.
+    With 16 registers, a product with more rows than a tile decodes its weights to memory, and
+    another kernel quantizes.
     """
     isa = best_isa(iree.resolve(target(name)))
     assert isa is not None
@@ -187,7 +190,7 @@ def test_blocks_are_those_of_the_exact_product(
     weights = case.experts or 1
     codes = rng.integers(0, 16, (weights, case.columns, DEPTH), dtype=np.uint8)
     scales = rng.integers(125, 130, (weights, case.columns, DEPTH // 32), dtype=np.uint8)
-    # Whole columns of zeros, and rows that differ by much.
+    # Some columns are so small that they become zero, and rows differ in magnitude.
     scales[:, 32:64:5] -= 60
     x = rng.integers(-8, 9, (case.rows, DEPTH)).astype(F32)
     x *= np.ldexp(F32(1), rng.integers(-9, 9, (case.rows, 1)))

@@ -1,4 +1,4 @@
-"""Rows, and groups with experts of their choice, whose number comes with each call."""
+"""Products whose number of rows, or of groups that choose experts, comes with each call."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ import pytest
 from tests.passes.conftest import Formats, Side
 from tests.passes.kernels.conftest import Kernels, Loaded, Program
 
-#: One row, a tile and less, whole tiles with a rest, more than stay in a cache.
+#: One row, less than a tile, whole tiles and a rest, more rows than stay in a cache.
 ROWS = (1, 3, 16, 100, 300)
 PLAIN = (
     "mxfp4 bf16 1x?x40x64",
@@ -17,10 +17,10 @@ PLAIN = (
     "nvfp4 bf16r 1x?x33x80",
     "mxfp8e4m3 bf16 1x?x17x320 plus",
     "bf16 bf16 1x?x40x64 plus",
-    # More activations than are in scratch at once, with tiles of AMX.
+    # On AMX tiles, more activations than are in scratch at once.
     "mxint8 bf16 1x?x17x4128",
     "nvfp4 bf16 1x?x33x96",
-    # One step of tiles along K.
+    # One k-step of tiles.
     "bf16 bf16 1x?x64x32",
     "mxfp4 bf16 1x?x40x32",
 )

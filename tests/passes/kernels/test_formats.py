@@ -1,4 +1,4 @@
-"""Every format of weights by every format of activations, with every number of columns to 40."""
+"""Products of every format of weights and activations, with every number of columns up to 40."""
 
 import numpy as np
 import pytest
@@ -10,25 +10,26 @@ WEIGHTS = ("mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2", "mxint8"
 FLOATS = ("f32", "bf16")
 QUANTIZED = ("int8", "mxfp4", "mxfp8e4m3", "mxfp8e5m2", "mxint8")
 PAIRS = [(weight, activation) for weight in WEIGHTS for activation in (*FLOATS, *QUANTIZED)]
-#: Activations that the program rounds, where dot products are of bf16 and where they are of f32.
+#: f32 activations that the program rounds to bf16, for dot products of bf16 and of f32.
 PAIRS += [("mxfp4", "bf16r"), ("bf16", "bf16r"), ("f32", "bf16r")]
 PAIRS += [(weight, activation) for weight in FLOATS for activation in FLOATS]
-#: Scales of E4M3 for 16 elements; E8M0 for 16, 64 and 128; f32.
+#: E4M3 scales for 16 elements; E8M0 scales for 16, 64 and 128 elements; f32 scales.
 PAIRS += [("nvfp4", activation) for activation in (*FLOATS, "int8", "nvfp4")]
 PAIRS += [("mxfp4/16", "int8"), ("mxfp4/64", "bf16"), ("mxfp8e4m3/128", "mxfp8e5m2")]
 PAIRS += [("mxint8/16", "f32"), ("mxfp6e2m3/64", "mxint8"), ("int8", "int8"), ("int8/64", "bf16")]
 PAIRS += [("int4", each) for each in (*FLOATS, "int8", "mxfp4", "mxfp8e4m3")]
 PAIRS += [("int4/16", "bf16"), ("int4/128", "f32")]
-#: One block, odd numbers of them, and more than are asked for ahead.
+#: K of one block, of odd numbers of blocks, and longer than the distance of a prefetch.
 DEPTHS = (32, 96, 64, 2880, 160)
 
 
 def name(place: int, weight: str, activation: str) -> str:
     columns = place * 7 % 40 + 1
-    # One row is computed a register of columns at a time, however many they are.
+    # With more than 16 columns there is one row: its kernel computes a register of columns at a
+    # time, for any number of columns.
     rows = 1 if columns > 16 else place % 3 + 1
     depth, block = DEPTHS[place % len(DEPTHS)], int(weight.partition("/")[2] or 32)
-    # Any number of blocks, of 16 too.
+    # Odd numbers of blocks of 16, too.
     depth = depth - 16 if weight == "nvfp4" or block == 16 else -(-depth // block) * block
     return f"{weight} {activation} 1x{rows}x{columns}x{depth}"
 

@@ -1,4 +1,4 @@
-"""Activations in 6-bit elements by weights in 4: in a kernel of this CPU, and exact."""
+"""Products of mxfp6 activations by mxfp4 weights: a kernel on this CPU, with exact results."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Weights that come with the call, in rows: no parameters, which would be packed."""
+"""Weights that are arguments of the call and stay in rows; only parameters are packed."""
 
 import pytest
 from numpy.testing import assert_array_equal

@@ -1,4 +1,4 @@
-"""int4 under f32 scales on every instruction set that this CPU has: each code, read back alone."""
+"""int4 weights under f32 scales, on every instruction set of this CPU: each code is read back."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from tests.passes.conftest import Formats
 from tests.passes.kernels.conftest import Kernels
 
 HOST = iree.resolve(target("cpu"))
-#: Lookups of words, bytes and dwords; arithmetic.
+#: CPUs that decode by lookups of words, of bytes and of dwords, and by arithmetic.
 LEVELS = [
     name
     for name in ("cpu", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:x86-64", "cpu:generic")

@@ -17,7 +17,7 @@ PANELS = (
     "mxint8 mxfp4/128 1x2x15x256",
     "int8/64 mxfp8e4m3/32 1x2x15x128",
 )
-#: Planes of 6 bits have blocks of 32.
+#: Weights of 6 bits, whose packed planes need blocks of 32: they stay in rows.
 ROWS = ("mxfp6e2m3 nvfp4/16 1x6x33x96", "mxfp6e3m2 nvfp4/16 3x2x17x64 of 2")
 each_case = pytest.mark.parametrize("case", PANELS + ROWS)
 

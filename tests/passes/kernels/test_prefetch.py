@@ -1,4 +1,4 @@
-"""Each load of weights has its own prefetches: behind many that follow each other, loads wait."""
+"""Prefetches of weights are placed load by load, because loads wait behind many in a row."""
 
 import re
 
@@ -11,7 +11,7 @@ CASES = [
     for weight in ("mxfp4", "nvfp4", "mxfp6e2m3", "mxfp8e4m3", "mxint8", "bf16")
     for size in ("1x1x64x2048", "?x1x64x2048")
 ]
-#: A prefetch to the second cache, one to the first, and a load of weights, by target.
+#: By target, patterns of a prefetch to the second cache, one to the first, and a load of weights.
 LINES = {
     "cpu:x86-64-v3": (r"prefetcht1\s", r"prefetcht0\s", r"v\w+\s.*\(.*ymm"),
     "cpu:znver5": (r"prefetcht1\s", r"prefetcht0\s", r"v\w+\s.*\(.*zmm"),
@@ -36,6 +36,6 @@ def test_prefetches_alternate_with_loads(kernels: Kernels, target: str) -> None:
         if "F" not in kinds:
             continue
         read += 1
-        # With the first unit of a block also its scales are prefetched.
+        # The first load of a block may come with a third prefetch, for its scales.
         assert max(map(len, kinds.split("L"))) <= 3, (kernel.split(":")[0], kinds)
     assert read >= len(CASES)

@@ -1,8 +1,8 @@
-"""Quantization in one kernel, on this CPU, bit for bit the reference in numpy.
+"""Kernels that quantize on this CPU, bit for bit as the reference in numpy.
 
-Every instruction set that this CPU runs has the same body over other registers. Blocks are of
-every exponent, so that groups are ordinary, and not, and mixed; numbers of blocks fill groups, and
-do not.
+The same body is compiled for the registers of every instruction set that this CPU runs. Blocks have
+every exponent, so that groups of blocks take the fast path, the slow path, or are mixed. Numbers of
+blocks fill groups or do not.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from mxc.passes.lower_quantize_to_cpu_kernels import LowerQuantizeToCpuKernels
 from mxc.targets.target import target
 
 HOST = iree.resolve(target("cpu"))
-#: The CPUs of the sets with 16, 8 and 4 lanes.
+#: A CPU for each number of lanes: 16, 8, and 4 on x86-64 and on AArch64.
 CPUS = ("x86-64-v4", "x86-64-v3", "x86-64", "generic")
 HERE = [
     record
@@ -44,8 +44,11 @@ NUMPY = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
 
 @dataclass(frozen=True)
 class Case:
-    """Numbers of `kind`, or blocks of that format, to a format. `rows`: of a matrix of the blocks,
-    which is transposed first; without, each block is a row."""
+    """Quantize floats of type `kind`, or MX blocks of the format `kind`, to a format.
+
+    `rows`: rows of the matrix that the blocks are, which is transposed first; 0: each block is a
+    row, and nothing is transposed.
+    """
 
     kind: str
     format: str
@@ -61,7 +64,7 @@ class Case:
 
     @property
     def lead(self) -> list[int]:
-        """Rows, and blocks of a row."""
+        """Number of rows, and of blocks in a row."""
         if self.dynamic:
             return [ir.ShapedType.get_dynamic_size(), 1]
         rows = self.rows or self.blocks
@@ -89,7 +92,8 @@ class Case:
         return tuple(v if str(element_of(v)) == "i8" else pack(v) for v in found)
 
 
-#: For every set; golden vectors (tests/vectors/) have all formats and recipes, for the best.
+#: Cases for every instruction set. Golden vectors (tests/vectors/) have all formats and recipes,
+#: for the best instruction set only.
 EACH = [
     *(Case("f32", name) for name in ("mxfp4", "mxfp6e2m3", "mxint8")),
     *(Case(kind, "mxfp8e4m3", ScaleRecipe.FLOOR, 100) for kind in ("bf16", "f16")),
@@ -110,7 +114,7 @@ RUNS = [(name, case) for name, listed in CASES.items() for case in listed]
 
 @cache
 def compiled(name: str) -> Any:
-    """The functions of all cases of a CPU."""
+    """Compile all cases for a CPU, and return their functions."""
     record = target(name)
     isa = best_isa(record)
     assert isa is not None
@@ -134,7 +138,7 @@ def compiled(name: str) -> Any:
 
 
 def check(name: str, case: Case, given: list[Any], x: Any) -> None:
-    """What is made of arguments that are the floats x."""
+    """Assert that a case has the results of the reference for x, which the arguments encode."""
     results = compiled(name)[str(case)](*given)
     elements, scales = (each.to_host().view(np.uint8) for each in results)
     shape = (case.rows, -1) if case.rows else x.shape
@@ -145,13 +149,14 @@ def check(name: str, case: Case, given: list[Any], x: Any) -> None:
 
 
 def floats(case: Case) -> Any:
-    """Blocks [n, 32] of every exponent of the kind, and magnitudes where a scale turns."""
+    """Draw blocks [n, 32] of every exponent of the type, with magnitudes at which the scale
+    changes."""
     rng = np.random.default_rng(len(str(case)))
     count = case.blocks
     bits = rng.integers(0, 1 << 32, (count, 32), dtype=np.uint64).astype(np.uint32)
     bits[::2] &= np.uint32(0xFFF80000)
     lead = np.linspace(0, 255, count).astype(np.int64)[:, None]
-    # Whole groups where the quick way ends.
+    # Whole groups of blocks with the exponents at which the fast path ends.
     for number, power in enumerate((1, 2, 3, 4, 8, 11, 18, 231, 232, 233, 237, 238, 239, 254)):
         lead[64 + 16 * number :][:16] = power
     if case.kind == "f16":

@@ -1,4 +1,4 @@
-"""Floats become nvfp4 with a float32 scale for each row, on CPUs and on gfx950."""
+"""Quantization to nvfp4 with a float32 scale for each row, on CPUs and on gfx950."""
 
 from typing import Any
 
@@ -20,7 +20,8 @@ Floats, Bytes = NDArray[np.float32], NDArray[np.uint8]
 
 
 def program(lead: list[int]) -> str:
-    """A function of x f32 [*lead, K]: elements as bytes, scales as bytes, and the rows' scales."""
+    """Return a program with a function of x, f32 [*lead, K], whose results are elements as bytes,
+    scales of blocks as bytes, and scales of rows."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
@@ -39,7 +40,8 @@ def program(lead: list[int]) -> str:
 def wanted(
     x: NDArray[np.float32],
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.float32]]:
-    """By ml_dtypes' roundings, in the order of torchao's nvfp4_quantize, each row a tensor."""
+    """Return the expected results: torchao's nvfp4_quantize, operation by operation, with each row
+    as a tensor and the roundings of ml_dtypes."""
     amax = np.abs(x).max(axis=-1)
     rows = np.maximum(amax / np.float32(448 * 6), np.float32(2.0**-120))
     blocks = x.reshape(*x.shape[:-1], -1, 16)

@@ -1,4 +1,4 @@
-"""Rows: any number of them, by experts chosen and sorted, shared, over many workgroups."""
+"""Products of any number of rows: chosen and sorted experts, shared rows, many workgroups."""
 
 from typing import Any
 
@@ -9,20 +9,21 @@ from numpy.typing import NDArray
 from tests.passes.conftest import Formats
 from tests.passes.kernels.conftest import Data, Kernels, Program
 
-#: An activation for each kind of dot product: pairs, quads, floats.
+#: A format of activations for each kind of dot product: pairs, quads, floats.
 KINDS = ("bf16", "int8", "f32")
-#: Tiles are as high as divides rows evenly: these have every height, and every rest.
+#: Numbers of rows. The height of a tile is chosen to divide the rows evenly: these give every
+#: height and every rest.
 HEIGHTS = [*range(1, 13), *range(13, 41, 3), 17, 23, 33, 39]
 RAGGED = [f"mxfp4 {KINDS[i % 3]} 1x{rows}x15x64" for i, rows in enumerate(HEIGHTS)]
-#: Each expert has another number of rows, from none to 40.
+#: 41 experts, of which each has another number of rows, from 0 to 40.
 SORTED = [f"mxfp4 {kind} 820x1x{n}x64 of 41" for kind, n in zip(KINDS, (40, 31, 16), strict=True)]
-#: What is decoded to memory, in pieces of some blocks.
+#: Products whose weights are decoded to memory, some blocks at a time.
 STAGED = [
     "mxfp8e4m3 bf16 820x1x17x320 of 41",
     "mxfp8e5m2 f32 1x23x31x544",
     "mxint8 bf16 1x24x16x288",
 ]
-#: Two scales where others have one.
+#: nvfp4, which has two scales for 32 elements.
 HALVED = ["nvfp4 bf16 820x1x17x80 of 41", "nvfp4 bf16r 12x1x40x48 of 5 share 4"]
 CHOSEN = [
     "mxfp4 bf16 4x1x96x2880 of 7",
@@ -36,7 +37,7 @@ SHARED = [
     "mxint8 mxfp4 32x1x16x64 of 3 share 4",
     "mxfp4 mxfp8e5m2 1x12x31x32 share 3",
 ]
-#: More rows than stay in a cache, more columns than a workgroup has.
+#: More rows than stay in a cache, and more columns than a workgroup has.
 MANY = ["mxfp4 bf16 1x200x16x2880", "bf16 f32 1x3x330x160", "mxfp4 int8 1x67x130x2880"]
 CASES = [*RAGGED, *SORTED, *STAGED, *HALVED, *CHOSEN, *SHARED, *MANY]
 each_case = pytest.mark.parametrize("case", CASES)
@@ -59,7 +60,7 @@ def usual(program: Program) -> Data:
 
 
 def ids_of(name: str, program: Program) -> NDArray[Any]:
-    """Where there are 41 experts, expert e has e rows, which are not together; else at random."""
+    """Draw the expert of each group. Of 41 experts, expert e has e rows, in random order."""
     case = program.cases[name]
     if case.experts != 41:
         return case.ids()

@@ -1,12 +1,13 @@
 """Every code of every format under every scale byte, read back one element at a time.
 
-Activations are rows of an identity matrix: each number of the result is one element under its
-scale, alone. It is their product in f32, with two differences, since what multiplies block sums
-reads and writes subnormal numbers as zero: a result below 2^-126 is zero, and so is everything
-under scale byte 0, 2^-127. The scales of nvfp4 have a sign and subnormals, none of them one of f32.
+Activations are rows of an identity matrix, so that each number of the result is one element times
+its scale, in f32. There are two differences, because the instructions that multiply block sums by
+scales treat subnormal numbers as zero: a result below 2^-126 is zero, and so is every result under
+scale byte 0, which is 2^-127. nvfp4 scales have a sign and subnormals; none is a subnormal of f32.
 
-Kernels on tiles multiply sides that have their scales. One that is beyond f32 under its scale is
-infinite there, and times zero NaN: that is all that is asked of its column, or row.
+Kernels on tiles multiply sides with their scales already applied. An element that is beyond f32
+under its scale is infinite there, and times zero it is NaN. So its column, or row, is only required
+not to be finite.
 """
 
 from collections.abc import Iterator
@@ -20,13 +21,13 @@ from tests.passes.conftest import Formats, Side
 from tests.passes.kernel_cases import Case
 from tests.passes.kernels.conftest import Kernels, Loaded, Program
 
-#: Rows of a call: one tile of rows of each kind of kernel.
+#: Rows of a call, which are one tile of rows in every kind of kernel.
 ROWS = 8
 COLUMNS = 256
 SMALLEST = 2.0**-126
 NAN = 255
 
-#: Each format, by each kind of dot product that it has.
+#: For each format of weights, the activations with which it has each kind of dot product.
 MEET = {
     "mxfp4": ("f32", "bf16", "int8", "mxfp4", "mxint8"),
     "mxfp6e2m3": ("f32", "bf16", "int8"),
@@ -50,32 +51,34 @@ def program(kernels: Kernels) -> Program:
 
 
 def on_tiles(program: Program, case: Case) -> bool:
-    """Whether the kernel of a case multiplies sides that have their scales."""
+    """Return whether the kernel of a case is on tiles, where scales are applied to both sides."""
     kernels = [row["kernel"] for row in program.compiled.report["matmuls"]]
     found = [name for name in kernels if name.startswith(kernel_name(case))]
     return bool(found) and all(name.endswith("_tiles") for name in found)
 
 
 def kernel_name(case: Case) -> str:
-    """How the name of its kernel begins."""
+    """Return how the name of a case's kernel begins."""
     return f"mxc_{case.weight}_{case.activation}_1x{case.rows}x{case.columns}x"
 
 
 def check(found: NDArray[Any], wanted: NDArray[Any], beyond: NDArray[Any], message: str) -> None:
-    """Equal but for what is next to a number beyond f32, which is not finite."""
+    """Assert that results are equal, except in rows or columns with a number beyond f32 (`beyond`):
+    there, results that should be infinite must not be finite."""
     np.testing.assert_array_equal(found[~beyond], wanted[~beyond], err_msg=message)
     assert not np.isfinite(found[np.isinf(wanted) & beyond]).any()
 
 
 def ones(case: Case, formats: Formats) -> Iterator[tuple[int, Side]]:
-    """The identity [block, block] as activations of a case, by calls of ROWS rows."""
+    """Yield the identity matrix [block, block] as activations of a case, ROWS rows at a time, each
+    with the number of its first row."""
     for first in range(0, case.block, ROWS):
         values = np.eye(case.block)[first : first + ROWS].reshape(ROWS, 1, case.block)
         yield first, formats.side(case.activation, values)
 
 
 def read_back(loaded: Loaded, case: Case, formats: Formats) -> NDArray[Any]:
-    """[columns, block]: each element of the weights under its scale."""
+    """Return each element of the weights under its scale, [columns, block]."""
     found = np.empty((COLUMNS, case.block), np.float32)
     for first, x in ones(case, formats):
         found[:, first : first + ROWS] = loaded(case.name, x)[0].T
@@ -86,9 +89,9 @@ def read_back(loaded: Loaded, case: Case, formats: Formats) -> NDArray[Any]:
 def test_every_code_under_every_scale(name: str, program: Program, formats: Formats) -> None:
     case = program.cases[name]
     codes = np.arange(formats.codes(case.weight), dtype=np.uint8)
-    # A block with an element that is not finite is the next test's.
+    # The next test has blocks with elements that are not finite.
     codes[~np.isfinite(formats.elements(case.weight))] = 0
-    # So many columns hold all codes; a load has so many scales.
+    # `width` columns hold all codes, and have the same scale.
     width, block = max(1, codes.size // case.block), case.block
     every = np.resize(codes, (COLUMNS // width, width, 1, block)).reshape(1, COLUMNS, 1, block)
     for first in range(0, 256, COLUMNS // width):
@@ -151,7 +154,7 @@ def test_scales_of_activations(
         x = formats.mx(case.activation, codes[at], scales[at])
         with np.errstate(all="ignore"):
             wanted = x.values.astype(np.float32)
-            # What a row is multiplied by: its scale times the units of both sides.
+            # A row is multiplied by its scale, or by its scale times the units of both sides.
             factor = np.abs(x.factors)
         lost = np.minimum(factor, factor * unit) < SMALLEST
         wanted[lost[:, 0]] = 0

@@ -1,4 +1,4 @@
-"""The schedules of a product give the same bits."""
+"""All schedules of a product give the same bits."""
 
 import json
 from collections import defaultdict
@@ -12,8 +12,8 @@ from mxc.passes.kernels.cpu.schedule import MOST
 from tests import without_tiles
 from tests.passes.kernels.conftest import Kernels
 
-#: Tiles with a rest, one row, dense, decoded to memory or not, columns that need a mask, rows that
-#: are sorted, activations in integers, a number of rows that comes with the call.
+#: Tiles with a rest, one row, dense weights, weights decoded to memory or not, columns that need a
+#: mask, sorted rows, integer activations, and a number of rows that comes with the call.
 CASES = (
     "mxfp4 bf16 1x13x40x320",
     "mxfp4 f32 1x7x80x320",
@@ -25,8 +25,8 @@ CASES = (
 )
 
 
-#: More rows than a workgroup has, sums that stay in tiles along K, planes, and sorted rows, of
-#: which an expert may have one.
+#: Cases on tiles: more rows than a workgroup has, accumulators that stay in tiles along K, planes,
+#: and sorted rows, of which an expert may have one.
 ON_TILES = (
     "mxfp4 bf16 1x150x40x544",
     "mxfp8e4m3 bf16 1x20x33x544",
@@ -37,7 +37,7 @@ ON_TILES = (
 
 @pytest.mark.parametrize(
     ("target", "cases"),
-    # Where this CPU has no tiles, both are on vectors.
+    # If this CPU has no tiles, both are on vector registers.
     [(without_tiles.TARGET, CASES), ("cpu", ON_TILES)],
     ids=["vectors", "tiles"],
 )
@@ -58,6 +58,6 @@ def test_schedules_give_the_same_bits(
             residual = np.ones((case.rows, case.columns), np.float32) if case.plus else None
             found = np.array(loaded(name, data.activations[name], None, residual)).view(np.int32)
             np.testing.assert_array_equal(found, first.setdefault(name, found), f"{name}, {number}")
-    # There was something to compare.
+    # Each case has several schedules to compare.
     assert len(used) == len(cases)
     assert all(len(texts) > 1 for texts in used.values()), used

@@ -1,4 +1,4 @@
-"""Any shape of any formats: what hypothesis finds, some cases a program."""
+"""Products of any shapes and formats, drawn by hypothesis, several in each program."""
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
@@ -21,7 +21,7 @@ def cases(draw: st.DrawFn) -> str:
         experts = draw(st.integers(1, 5))
         groups = draw(st.integers(2, 14))
         of = draw(st.sampled_from([f" of {experts}", " each"]))
-        # Groups of one row are sorted where there are some.
+        # Groups of one row, if there are several, are sorted by expert.
         rows = 1 if draw(st.booleans()) else draw(st.integers(1, 6))
     divisors = [n for n in range(1, 6) if groups * rows % n == 0]
     share = draw(st.sampled_from(divisors))

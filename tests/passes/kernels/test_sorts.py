@@ -1,4 +1,4 @@
-"""Sorts on CPUs: the order of a stable sort of numpy."""
+"""Sorts on CPUs, against a stable sort of numpy."""
 
 from typing import Any
 
@@ -8,7 +8,8 @@ import pytest
 import mxc
 from tests.passes.sort_cases import CASES, SortCase
 
-#: Two sorts that begin with the same numbers, one of truth values, and one of a vocabulary.
+#: Functions: two sorts with the same initial indices, a sort of i1, and a sort as long as a
+#: vocabulary.
 OTHERS = """
 #id = affine_map<(i) -> (i)>
 func.func @both(%x: tensor<40xi32>, %y: tensor<40xi32>) -> (tensor<40xi32>, tensor<40xi32>) {

@@ -1,4 +1,4 @@
-"""Sums and activations stay in the registers of AVX2, of which there are 16."""
+"""Hot loops for AVX2, which has 16 registers, move few sums and activations to the stack."""
 
 import pytest
 
@@ -23,6 +23,7 @@ def test_few_instructions_move_registers(cases: Program) -> None:
     assert len(products) == len(cases.cases)
     found = [k["stack_moves"] for k in report["kernels"] if k["name"] in products]
     assert len(found) == len(products)
-    # The most is mxfp6 of sorted rows: 38 of 373. With 32 of 385, but its prefetches together, the
-    # kernel takes 1.02 to 1.10 times as long (5 and 64 rows of 2048).
+    # The largest share is that of mxfp6 with sorted rows: 38 of 373 instructions. With all of its
+    # prefetches in a row it is 32 of 385, but the kernel takes 1.02 to 1.10 times as long (5 and 64
+    # rows of 2048).
     assert all(each["moves"] <= each["instructions"] / 9 for each in found), found

@@ -1,4 +1,4 @@
-"""Bits of registers as numbers, and exact results rounded to floats."""
+"""Conversion of register bits to numbers, and rounding of exact results to floats."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -34,7 +34,7 @@ def limited(value: int, low: int, high: int) -> int:
 
 
 def fused(width: int) -> Callable[[int, int, int], int]:
-    """Rounded once, by exact fractions."""
+    """Return a fused multiply-add on the bits of floats, which rounds once, by exact fractions."""
 
     def run(a: int, b: int, c: int) -> int:
         x, y, z = (number(v, width) for v in (a, b, c))
@@ -51,7 +51,7 @@ def fused(width: int) -> Callable[[int, int, int], int]:
 
 
 def rounded(exact: Fraction, width: int) -> int:
-    """The float nearest to a fraction that is not zero: its significand as an integer."""
+    """Return the bits of the float that is nearest to a fraction other than zero."""
     mantissa, bias = {16: (10, 15), 32: (23, 127), 64: (52, 1023)}[width]
     sign, size = int(exact < 0) << width - 1, abs(exact)
     power = size.numerator.bit_length() - size.denominator.bit_length()

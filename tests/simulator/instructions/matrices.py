@@ -1,7 +1,7 @@
 """Fragments of matrix instructions, filled and read lane by lane with AMD's formulas.
 
-Source: AMD CDNA4 instruction set architecture, sections 7.1.4 and 7.1.5, written out once more as
-loops; numbers are those of ml_dtypes.
+Source: AMD CDNA4 instruction set architecture, sections 7.1.4 and 7.1.5, written as loops,
+independently of the simulator. The values of elements are those of ml_dtypes.
 """
 
 from typing import Any
@@ -33,7 +33,7 @@ _BITS = {4: np.uint8, 6: np.uint8, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64
 
 
 def random_codes(rng: np.random.Generator, form: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Bits of random finite elements."""
+    """Draw the bits of random finite elements."""
     if form == "i8":
         numbers = rng.integers(-128, 128, shape).astype(np.int8)
     else:
@@ -42,7 +42,7 @@ def random_codes(rng: np.random.Generator, form: str, shape: tuple[int, ...]) ->
 
 
 def small_codes(rng: np.random.Generator, form: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Bits of -2 .. 2, which every format has: sums of their products are exact."""
+    """Draw the bits of integers from -2 to 2, which every format holds: sums are exact."""
     numbers = rng.integers(-2, 3, shape).astype(np.float64).astype(DTYPES[form])
     return numbers.view(_BITS[WIDTH[form]])
 
@@ -52,7 +52,7 @@ def numbers_of(bits: NDArray[Any], form: str) -> NDArray[np.float64]:
 
 
 def registers(lanes: dict[int, list[int]], width: int) -> Array:
-    """uint32 [64, n]: the items of each lane, packed from the lowest bit on."""
+    """Pack the items of each lane to uint32 [64, n], from the lowest bit on."""
     rows = []
     for lane in range(64):
         packed = sum(code << width * n for n, code in enumerate(lanes[lane]))
@@ -62,7 +62,8 @@ def registers(lanes: dict[int, list[int]], width: int) -> Array:
 
 
 def first_fragment(bits: NDArray[Any], form: str) -> Array:
-    """Registers of A, bits [blocks, rows, K]; B is held alike by its columns."""
+    """Return the registers of A with element bits [blocks, rows, K]. Those of B are the same, with
+    columns in place of rows."""
     blocks, rows, depth = bits.shape
     together = depth // (64 // (rows * blocks))
     lanes: dict[int, list[int]] = {lane: [0] * together for lane in range(64)}
@@ -72,7 +73,8 @@ def first_fragment(bits: NDArray[Any], form: str) -> Array:
 
 
 def eight_bit_fragment(bits: NDArray[Any]) -> Array:
-    """Registers of an f8 operand of the f8f6f4 forms, bits [rows, K]: table FP8 of 7.1.5.1."""
+    """Return the registers of an f8 operand of f8f6f4 instructions with element bits [rows, K]:
+    table FP8 of section 7.1.5.1."""
     rows, depth = bits.shape
     lanes = {}
     for lane in range(64):
@@ -83,7 +85,8 @@ def eight_bit_fragment(bits: NDArray[Any]) -> Array:
 
 
 def places(rows: int, blocks: int, height: int) -> dict[tuple[int, int], tuple[int, int, int]]:
-    """(lane, item) -> (b, i, j): where the results of section 7.1.4.2 are."""
+    """Return the element (block, row, column) of the result that each (lane, item) holds, by
+    section 7.1.4.2."""
     together = -(-64 // (rows * rows // height))
     high = 64 // together // rows
     groups = rows // (height * high)
@@ -97,7 +100,7 @@ def places(rows: int, blocks: int, height: int) -> dict[tuple[int, int], tuple[i
 
 
 def result_lanes(matrix: NDArray[Any], height: int) -> Array:
-    """Registers [64, n] of a matrix [blocks, rows, rows] of int32, float32 or float64."""
+    """Return the registers [64, n] of a matrix [blocks, rows, rows], int32, float32 or float64."""
     blocks, rows, _ = matrix.shape
     lanes = np.zeros((64, blocks * rows * rows // 64), matrix.dtype)
     for (lane, item), place in places(rows, blocks, height).items():
@@ -106,7 +109,7 @@ def result_lanes(matrix: NDArray[Any], height: int) -> Array:
 
 
 def result_matrix(lanes: Array, rows: int, blocks: int, height: int, kind: Any) -> NDArray[Any]:
-    """The matrix that registers [64, n] hold."""
+    """Return the matrix [blocks, rows, rows] that registers [64, n] hold."""
     values = np.ascontiguousarray(lanes).view(kind)
     matrix = np.zeros((blocks, rows, rows), kind)
     for (lane, item), place in places(rows, blocks, height).items():
@@ -128,7 +131,7 @@ def put(w: Waves, bank: str, first: int, lanes: Array) -> Operand:
 
 
 def get(w: Waves, operand: Operand) -> Array:
-    """uint32 [64, n] of an operand's registers."""
+    """Return the registers of an operand as uint32 [64, n]."""
     bank = w.bank(operand.bank)
     parts = [np.broadcast_to(bank[operand.index + n], (1, 64))[0] for n in range(operand.count)]
     return np.stack(parts, axis=1)

@@ -1,4 +1,4 @@
-"""Memory instructions as text, and what they do to a plain byte array."""
+"""Memory instructions as text, and their effect on a plain byte array."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from mxc.simulator.run.state import Waves
 from tests.simulator.instructions.single import apply, fill, register
 
 Array = NDArray[Any]
-#: Bytes and whether they are signed.
+#: Number of bytes, and whether they are sign-extended.
 NARROW = {"ubyte": (1, 0), "sbyte": (1, 1), "ushort": (2, 0), "sshort": (2, 1), "byte": (1, 0)}
 NARROW |= {"short": (2, 0), "u8": (1, 0), "i8": (1, 1), "u16": (2, 0), "i16": (2, 1)}
 NARROW |= {"b8": (1, 0), "b16": (2, 0)}
@@ -20,14 +20,15 @@ WORDS |= {"b32": 4, "b64": 8, "b96": 12, "b128": 16}
 
 
 def shape_of(name: str) -> tuple[int, int, str]:
-    """Bytes, signed, and "", "d16" or "hi"."""
+    """Return the number of bytes, whether they are signed, and the half of a register that is
+    accessed: "" (none), "d16" (the lower one) or "hi"."""
     half = "hi" if name.endswith("_d16_hi") else "d16" if name.endswith("_d16") else ""
     last = name.replace("_d16_hi", "").replace("_d16", "").rsplit("_", 1)[1]
     return (*NARROW[last], half) if last in NARROW else (WORDS[last], 0, half)
 
 
 def plain(table: str, prefix: str) -> list[str]:
-    """Loads and stores of a table that move one value between a register and memory."""
+    """Return the loads and stores of a table that move one value between registers and memory."""
     words = ("format", "lds", "atomic", "tr_b", "addtid", "2_b", "2st64", "xchg", "wbl2", "inv")
     kinds = (f"{prefix}_load", f"{prefix}_store", f"{prefix}_read", f"{prefix}_write")
     return [
@@ -123,7 +124,7 @@ def noise(count: int, seed: int) -> Array:
 
 
 def loaded(memory: Array, at: int, name: str, old: list[int]) -> list[int]:
-    """The registers that a load leaves, given the bytes and what they held."""
+    """Return the registers after a load at byte `at`; `old` are the registers before."""
     size, signed, half = shape_of(name)
     raw = memory[at : at + size].tobytes()
     if size >= 4:
@@ -135,7 +136,10 @@ def loaded(memory: Array, at: int, name: str, old: list[int]) -> list[int]:
 
 
 def check(i: Instruction, name: str, w: Waves, memory: Array, at: Array) -> None:
-    """Execute with some lanes inactive; at: the byte in `memory` that each lane means."""
+    """Execute an instruction with some lanes inactive, and check registers and memory.
+
+    `at`: the byte of `memory` that each lane accesses.
+    """
     size, _, half = shape_of(name)
     count = max(1, size // 4)
     rng = np.random.default_rng(7)

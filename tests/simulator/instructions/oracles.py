@@ -1,4 +1,4 @@
-"""What instructions do to the bits of their operands, in Python's integers and exact fractions."""
+"""Reference functions of instructions on the bits of operands, by integers and exact fractions."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -85,7 +85,7 @@ def scaled(width: int) -> Callable[[int, int], int]:
 
 
 def toward_zero(a: int, b: int) -> int:
-    """v_cvt_pkrtz_f16_f32: no finite number becomes infinite."""
+    """v_cvt_pkrtz_f16_f32: round toward zero; no finite number becomes infinite."""
     halves = []
     for bits in (a, b):
         value = number(bits)
@@ -124,7 +124,10 @@ def dot(width: int, is_signed: bool) -> Callable[[int, int, int], int]:
 
 
 def float_dot(dtype: Any, last: bool) -> Callable[[int, int, int], int]:
-    """Products are exact in float32; denormals are flushed everywhere (section 6.4)."""
+    """Return a dot product of two pairs of 16-bit floats and an f32, which is added last or first.
+
+    Products are exact in float32; denormals are flushed everywhere (section 6.4).
+    """
 
     def near(x: Any) -> Any:
         return np.float32(np.copysign(0, x)) if abs(x) < 2.0**-126 else np.float32(x)
@@ -150,10 +153,10 @@ def quads(width: int) -> Callable[[int], list[int]]:
     return lambda a: [int(a >> n & 15 != 0) for n in range(0, width, 4)]
 
 
-#: v_cvt_off_f32_i4 by the lowest four bits, in sixteenths: what LLVM replaces it with where its
-#: operand is constant.
+#: Results of v_cvt_off_f32_i4 by the lowest four bits, in sixteenths, as LLVM folds constants.
 OFFSETS = (0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1)
-#: Bits of the operands (the old result last where it counts) to bits of the result.
+#: Functions from the bits of the operands (the old result last, if it is read) to those of the
+#: result.
 ORACLES: dict[str, Callable[..., int]] = {
     "v_accvgpr_read_b32": lambda a: a,
     "v_accvgpr_write_b32": lambda a: a,

@@ -1,4 +1,5 @@
-"""One instruction on registers that a test fills: assembled by LLVM, decoded and translated."""
+"""Execution of one instruction on registers that a test fills: assembled by LLVM, then decoded and
+translated."""
 
 from collections.abc import Callable, Iterable
 
@@ -13,20 +14,20 @@ from mxc.simulator.run.state import Waves
 from mxc.simulator.run.translate import TranslatedKernel, instruction_lines
 
 Assemble = Callable[..., CodeObjectKernel]
-#: Rounding to nearest even, denormals kept, NaN clamped to zero, IEEE.
+#: MODE: round to nearest even, keep denormals, clamp NaN to zero, IEEE.
 MODE = 0x3F0
 
 
 def decoded(assemble: Assemble, lines: Iterable[str]) -> dict[str, Instruction]:
-    """The instructions of some lines, by line."""
+    """Assemble and decode some lines; return the instruction of each line."""
     texts = list(lines)
     found = TranslatedKernel(assemble("\n".join([*texts, "s_endpgm"]), 1)).instructions
-    # A code object may begin with what the compiler put before.
+    # The compiler may put instructions before those of the lines.
     return dict(zip(texts, found[-len(texts) - 1 : -1], strict=True))
 
 
 def waves(count: int = 1, *, mode: int = MODE, lds: int = 0) -> Waves:
-    """Waves with their registers undefined, and as much LDS (one workgroup)."""
+    """Return the waves of one workgroup with undefined registers and `lds` bytes of LDS."""
     shared = Bytes(np.zeros(max(4, lds), np.uint8))
     w = Waves(count, 256, 64, Memory(), shared, Bytes(np.zeros(4, np.uint8)))
     w.mode, w.lds_size = mode, lds
@@ -43,11 +44,11 @@ def apply(i: Instruction, w: Waves, *, changes_mode: bool = False) -> None:
 
 
 def register(w: Waves, index: int, bank: str = "v") -> Array:
-    """uint32 [waves, 64] of a vector register."""
+    """Return a vector register as uint32 [waves, 64]."""
     return np.array(np.broadcast_to(w.bank(bank)[index], w.shape))
 
 
 def fill(w: Waves, index: int, columns: Array, bank: str = "v") -> None:
-    """Consecutive registers from uint32 [waves, 64, n]."""
+    """Fill n consecutive registers from uint32 [waves, 64, n]."""
     for n in range(columns.shape[-1]):
         w.bank(bank)[index + n] = np.ascontiguousarray(columns[..., n], np.uint32)

@@ -66,7 +66,8 @@ def instructions(assemble: Callable[..., CodeObjectKernel]) -> dict[str, Instruc
 
 
 def kind_of(name: str) -> str:
-    """What the operation computes with: u32, i64, f32, f16, ..."""
+    """Return the type that an operation computes with: "f32", "f64", "pk_add_f16", "pk_add_bf16",
+    or for integers their bits, "32" or "64"."""
     for kind in ("pk_add_f16", "pk_add_bf16"):
         if kind in name.replace("rtn_", ""):
             return kind
@@ -80,7 +81,7 @@ def memory_bits(name: str) -> int:
 
 
 def samples(rng: np.random.Generator, name: str, count: int) -> Array:
-    """uint64 values of the width of the operation: edges and noise."""
+    """Draw operands as uint64: edge values and random ones of the operation's width."""
     kind = kind_of(name)
     wide = memory_bits(name) == 64
     if kind in FLOATS:
@@ -113,7 +114,8 @@ def quiet(bits: int, kind: str) -> int:
 
 
 def extreme(old: int, value: int, kind: str, largest: bool, keep: bool) -> int:
-    """Section 9.2.3 in words: signalling NaN first, quiet NaN loses, -0 is below +0."""
+    """Return minimum or maximum by section 9.2.3: a signalling NaN wins over numbers, a quiet NaN
+    loses; -0 is below +0."""
     _, number, bits = FLOATS[kind]
 
     def of(code: int) -> Any:
@@ -135,7 +137,7 @@ def extreme(old: int, value: int, kind: str, largest: bool, keep: bool) -> int:
 
 @np.errstate(all="ignore")
 def wanted_value(name: str, old: int, data: list[int], keep: bool) -> int:
-    """What one lane leaves in memory."""
+    """Return the value that the operation of one lane leaves in memory."""
     kind = kind_of(name)
     plain = name.replace("rtn_", "")
     if kind in FLOATS:
@@ -183,7 +185,7 @@ def wanted_value(name: str, old: int, data: list[int], keep: bool) -> int:
 
 
 def same(name: str, found: int, wanted: int) -> bool:
-    """NaN is NaN; else every bit."""
+    """Return whether two values are equal to the bit, or both NaN."""
     kind = kind_of(name)
     if kind in FLOATS:
         _, number, bits = FLOATS[kind]
@@ -200,7 +202,11 @@ def same(name: str, found: int, wanted: int) -> bool:
 def place_lanes(
     w: Waves, name: str, memory: Array, slots: Array, rng: np.random.Generator
 ) -> tuple[Callable[[], Array], int]:
-    """Put addresses into registers; a function that reads memory back, and where it begins."""
+    """Put addresses of `memory` into registers.
+
+    Return a function that reads the memory back, and the element at which the operation's offset
+    begins.
+    """
     size = memory_bits(name) // 8
     if name.startswith("ds_"):
         w.lds.bytes[: memory.nbytes] = memory.view(np.uint8)
@@ -233,7 +239,7 @@ def test_atomic(text: str, mode: int, instructions: dict[str, Instruction]) -> N
     count = atomic.operands
     data = [samples(rng, name, 128).reshape(2, 64) for _ in range(count)]
     if count == 2:
-        # Comparisons that succeed now and then.
+        # Some comparisons succeed.
         data[0] = np.where(rng.random((2, 64)) < 0.6, before[slots + 8 // bits().nbytes], data[0])
     read, first = place_lanes(w, name, memory, slots, rng)
     words = bits().nbytes // 4
@@ -275,7 +281,7 @@ def test_flat_atomics_of_lds(name: str, instructions: dict[str, Instruction]) ->
     data = data[..., : size // 4]
     found = []
     for base in (None, SHARED_BASE << 32):
-        # The mode has LDS flush what memory flushes.
+        # In this mode LDS flushes the same denormals as memory.
         w, memory = (
             waves(lds=1024, mode=0x3C0),
             np.concatenate([np.zeros(2, np.uint32), data[2].reshape(-1)]),
@@ -295,7 +301,8 @@ def test_flat_atomics_of_lds(name: str, instructions: dict[str, Instruction]) ->
 
 
 def keeps(name: str, mode: int) -> bool:
-    """Table 53: LDS obeys MODE, memory flushes only sums of float32."""
+    """Return whether an operation keeps denormals, by table 53: LDS obeys MODE, memory flushes them
+    only in sums of float32."""
     kind = kind_of(name)
     if not name.startswith("ds_"):
         return kind != "f32"

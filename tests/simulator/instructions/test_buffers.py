@@ -145,7 +145,7 @@ def test_waves_agree_on_the_kind_of_their_buffer(instructions: dict[str, Instruc
     base = w.memory.add(memory)
     scalars(w, 8, base & 0xFFFFFFFF, base >> 32, 256, 0, 0)
     fill(w, 1, np.arange(3, dtype=np.uint32)[:, None, None] + np.zeros((3, 64, 1), np.uint32))
-    # Before they are one flag for all waves, afterwards one for each.
+    # The flags are first one value for all waves, then one value for each wave.
     for flags in (np.zeros((1, 1)), np.array([[0], [1 << 23], [0]])):
         w.s[11] = flags.astype(np.uint32)
         w.active = np.array([[True], [False], [True]])

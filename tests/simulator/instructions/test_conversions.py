@@ -1,8 +1,8 @@
-"""The conversions to and from small formats against exact arithmetic, ml_dtypes and AMD's HIP.
+"""Conversions to and from small formats, against exact arithmetic, ml_dtypes and AMD's HIP.
 
 Rounding to nearest even is that of ml_dtypes on exact numbers. Stochastic rounding is written out
-bit by bit as AMD's HIP does it on the host (amd_hip_ocp_host.hpp), which AMD's tests compare with
-what gfx950 does.
+bit by bit as AMD's HIP does it on the host (amd_hip_ocp_host.hpp); AMD's tests compare that with
+gfx950.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ DTYPES: dict[str, Any] = {
     "f32": np.float32,
 }
 WIDTH = {"fp4": 4, "fp6": 6, "bf6": 6, "fp8": 8, "bf8": 8, "f16": 16, "bf16": 16, "f32": 32}
-#: Exponent bits, mantissa bits, bias.
+#: Exponent bits, mantissa bits and exponent bias of each format.
 FIELDS = {"fp4": (2, 1, 1), "fp6": (2, 3, 1), "bf6": (3, 2, 3), "fp8": (4, 3, 7)}
 FIELDS |= {"bf8": (5, 2, 15), "f16": (5, 10, 15), "bf16": (8, 7, 127), "f32": (8, 23, 127)}
 BITS = {16: np.uint16, 32: np.uint32}
@@ -63,7 +63,7 @@ def line(name: str, select: str = "") -> str:
 
 
 def selections(name: str) -> list[str]:
-    """Ways to write op_sel, and what it chooses."""
+    """Return the texts of op_sel that an instruction accepts; "" is none."""
     form = SMALL[name]
     if form.count == 32:
         return [""]
@@ -92,7 +92,7 @@ def instructions(assemble: Callable[..., CodeObjectKernel]) -> dict[str, Instruc
 
 
 def wide_bits(rng: np.random.Generator, form: str, shape: tuple[int, ...]) -> Array:
-    """Bits of a wide format: edge values, random numbers, random bits."""
+    """Draw the bits of a wide format: edge values, random numbers, random bits."""
     kind = BITS[WIDTH[form]]
     with np.errstate(over="ignore"):
         edges = np.array(EDGES).astype(DTYPES[form]).view(kind)
@@ -105,7 +105,7 @@ def wide_bits(rng: np.random.Generator, form: str, shape: tuple[int, ...]) -> Ar
 
 
 def scales(rng: np.random.Generator) -> tuple[Array, Array]:
-    """Bits of a scale for each lane, sign and mantissa at random, and its power."""
+    """Draw a scale for each lane, with random sign and mantissa: its bits, and its power of two."""
     field = rng.integers(115, 140, 64)
     field[:4] = (0, 1, 254, 255)
     noise = rng.integers(0, 1 << 32, 64, dtype=np.uint64) & 0x807FFFFF
@@ -113,7 +113,7 @@ def scales(rng: np.random.Generator) -> tuple[Array, Array]:
 
 
 def pack(codes: Array, width: int) -> Array:
-    """uint32 [64, n] of codes [64, count], from the lowest bit on."""
+    """Pack codes [64, count] to uint32 [64, n], from the lowest bit on."""
     words = max(1, codes.shape[1] * width // 32)
     out = np.zeros((64, words), np.uint32)
     for lane in range(64):
@@ -136,7 +136,8 @@ def numbers_of(codes: Array, form: str) -> Array:
 
 
 def nearest(exact: Array, form: str, limited: bool) -> Array:
-    """Codes of exact float64, to nearest even, as section 7.3 says for what does not fit."""
+    """Round exact float64 to nearest even and return the codes. Numbers beyond the largest follow
+    section 7.3."""
     top = (1 << WIDTH[form] - 1) - 1
     if form in ("fp8", "bf8"):
         largest = 448.0 if form == "fp8" else 57344.0
@@ -156,7 +157,8 @@ def nearest(exact: Array, form: str, limited: bool) -> Array:
 
 
 def stochastic(bits: int, wide: str, small: str, seed: int, power: int, limited: bool) -> int:
-    """One element, in integers: cut to the small format's denormals, add random bits, cut off."""
+    """Round one element stochastically, by integers: shift it to the small format's denormals if
+    necessary, add random bits, and truncate."""
     exponent_bits, source, bias = FIELDS[wide]
     target_bits, target, target_bias = FIELDS[small]
     sign = bits >> (exponent_bits + source) << (target_bits + target)
@@ -195,7 +197,7 @@ def step(seed: int) -> int:
 
 
 def run(i: Instruction, name: str, rng: np.random.Generator, mode: int) -> dict[str, Any]:
-    """Registers before and after."""
+    """Execute a conversion on random registers; return the registers before and after."""
     form = SMALL[name]
     w = waves(mode=mode)
     scale, power = scales(rng)
@@ -226,7 +228,7 @@ def run(i: Instruction, name: str, rng: np.random.Generator, mode: int) -> dict[
 
 
 def selected(text: str) -> int:
-    """op_sel as it is encoded: the result's bit is the fourth."""
+    """Return the encoding of op_sel, in which the bit of the result is the fourth."""
     if "op_sel" not in text:
         return 0
     bits = [int(b) for b in text.split("[")[-1].rstrip("]").split(",")]
@@ -339,7 +341,7 @@ def test_denormal_operands_of_float32_obey_mode(instructions: dict[str, Instruct
         fill(w, V, np.full((1, 64, 2), 0x00200000, np.uint32))
         fill(w, SCALE, np.full((1, 64, 1), 0x00000000, np.uint32))
         apply(instructions[text], w)
-        # 2**-128 over 2**-127 is a half.
+        # 2**-128 divided by the scale 2**-127 is a half.
         assert (register(w, OUT)[0] & 0xFF == (0x30 if wanted else 0)).all()
 
 

@@ -1,7 +1,7 @@
-"""Every opcode that is modelled has a test of its own, with numbers.
+"""Every opcode that the simulator models has a test of its results.
 
-The files of such tests say in COVERS which opcodes they test: COVERS is made of the tables that
-their tests run over. What is modelled is found by translating one instruction of each opcode.
+Each file of such tests lists its opcodes in COVERS, which is made of the tables that its tests run
+over. The modelled opcodes are found by translating one instruction of each opcode.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ FILES = (
     *("test_matrix", "test_matrix_blocks", "test_memory", "test_modes", "test_operations"),
     *("test_packed", ".pseudocode.test_pseudocode"),
 )
-#: Where the opcode is, and the bits that are the same in all instructions of an encoding.
+#: For each encoding, the first bit of the opcode, and the bits that all instructions share.
 ENCODINGS: dict[str, tuple[int, int]] = {
     "SOP1": (8, 0b101111101 << 23 | 20 << 16 | 30),
     "SOP2": (23, 0b10 << 30 | 20 << 16 | 34 << 8 | 30),
@@ -47,10 +47,10 @@ SCALED = 0xD3AC1000
 
 
 def words() -> Iterator[tuple[str, int]]:
-    """Each opcode with an instruction of it, as an integer."""
+    """Yield each opcode with the bits of an instruction, as an integer."""
     for encoding, (place, fixed) in ENCODINGS.items():
         for code, name in OPCODES[encoding].items():
-            # op_sel_hi is all ones unless it is stated, which dot products cannot.
+            # The default of op_sel_hi is all ones, and dot products accept nothing else.
             halves = 3 << 59 | 1 << 14 if name.startswith("v_dot") and encoding == "VOP3P" else 0
             yield name, fixed | code << place | halves
             if encoding == "VOP3P" and name.endswith("f8f6f4"):
@@ -61,7 +61,7 @@ def words() -> Iterator[tuple[str, int]]:
 
 @cache
 def modelled() -> frozenset[str]:
-    """The opcodes for which there is a translation."""
+    """Return the opcodes for which the simulator has a translation."""
     found = set()
     for name, word in words():
         if name in NOTHING:
@@ -79,7 +79,7 @@ def modelled() -> frozenset[str]:
 
 @cache
 def covered() -> frozenset[str]:
-    """What the files say."""
+    """Return the opcodes that the files list in COVERS."""
     return frozenset().union(*(import_module(f".{file}", __package__).COVERS for file in FILES))
 
 

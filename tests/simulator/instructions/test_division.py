@@ -21,7 +21,7 @@ EDGES += [2.0**-1022, 2.0**-126, 1e-300, 3e300, 1e-310]
 
 
 def sequence(width: int) -> list[str]:
-    """v8 / v4 (pairs of registers for float64) to v16, as LLVM writes it."""
+    """Return LLVM's instructions for v16 = v8 / v4 (pairs of registers for float64)."""
 
     def r(n: int) -> str:
         return f"v{n}" if width == 32 else f"v[{n}:{n + 1}]"
@@ -77,7 +77,7 @@ def test_division(width: int, assemble: Callable[..., CodeObjectKernel]) -> None
 def test_what_is_scaled(assemble: Callable[..., CodeObjectKernel]) -> None:
     """The cases of v_div_scale: which operand, by how much, and whether the quotient follows."""
     cases = {
-        # numerator, denominator: scaled denominator and numerator as factors, the mask
+        # width, numerator, denominator: factors of the scaled denominator and numerator, the mask
         (32, 1.0, 3.0): (1.0, 1.0, False),
         (32, 2.0**100, 2.0**-20): (2.0**64, 1.0, True),
         (32, 2.0**-100, 2.0**-130): (2.0**64, 2.0**64, False),

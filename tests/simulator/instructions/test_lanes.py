@@ -1,4 +1,5 @@
-"""Instructions that move values between lanes, and those on EXEC, against AMD's pseudocode."""
+"""Instructions that move values between lanes, and instructions on EXEC, against AMD's
+pseudocode."""
 
 from collections.abc import Callable
 from typing import Any
@@ -66,7 +67,7 @@ LINES = {
     "halves": "v_permlane32_swap_b32 v1, v8",
     "getpc": "s_getpc_b64 s[20:21]",
 }
-#: Two waves: every lane, and some.
+#: Active lanes of two waves: all lanes, and some.
 LANES = np.stack([np.ones(64, bool), np.random.default_rng(1).random(64) < 0.6])
 
 
@@ -77,7 +78,7 @@ def instructions(assemble: Callable[..., CodeObjectKernel]) -> dict[str, Instruc
 
 
 def ready() -> tuple[Waves, Array, Array]:
-    """Two waves with v1 and v8 filled, and what they hold."""
+    """Return two waves with random v1 and v8, and the values of v1 and of v8."""
     w = waves(2)
     values = np.random.default_rng(2).integers(0, 1 << 32, (2, 2, 64), dtype=np.uint32)
     fill(w, 1, values[0][..., None])
@@ -131,7 +132,7 @@ def test_swaps_of_rows(name: str, rows: int, instructions: dict[str, Instruction
         a, b = first[wave].copy(), second[wave].copy()
         for start in range(0, 64, 2 * rows):
             for lane in range(start, start + rows):
-                # The source's even rows with the destination's odd ones.
+                # Even rows of the source are swapped with odd rows of the destination.
                 b[lane], a[lane + rows] = a[lane + rows], b[lane]
         np.testing.assert_array_equal(register(w, 1)[wave], a)
         np.testing.assert_array_equal(register(w, 8)[wave], b)

@@ -1,8 +1,8 @@
 """Scaled matrix instructions against exact arithmetic, with fragments filled lane by lane.
 
-The places are those of AMD's article "Matrix Core Programming on AMD CDNA3 and CDNA4
-architecture", of composable_kernel's test on hardware (test/mx_mfma_op/mx_mfma_op.hpp), and of
-the CDNA4 ISA document, section 7.1.5.1.
+The layouts of fragments are those of AMD's article "Matrix Core Programming on AMD CDNA3 and CDNA4
+architecture", of composable_kernel's test on hardware (test/mx_mfma_op/mx_mfma_op.hpp), and of the
+CDNA4 ISA document, section 7.1.5.1.
 """
 
 import itertools
@@ -44,12 +44,12 @@ COVERS = frozenset(
 
 
 def fragment(bits: NDArray[Any], form: str) -> NDArray[Any]:
-    """Registers of an operand, bits [rows, K]."""
+    """Return the registers of an operand with the element bits [rows, K]."""
     return eight_bit_fragment(bits) if form in ("fp8", "bf8") else first_fragment(bits[None], form)
 
 
 def scale_lanes(scale: NDArray[Any], byte: int, noise: NDArray[Any]) -> NDArray[Any]:
-    """A register with the scales [rows, K // 32] in one byte and noise in the others."""
+    """Return a register with the scales [rows, K // 32] in one byte and noise in the others."""
     rows = len(scale)
     own = np.array([scale[lane % rows, lane // rows] for lane in range(64)], np.uint32)
     return (noise & ~np.uint32(0xFF << 8 * byte) | own << np.uint32(8 * byte))[:, None]
@@ -63,7 +63,10 @@ def run(
     start: NDArray[Any] | None = None,
     **fields: int,
 ) -> NDArray[Any]:
-    """A @ B^T of bits [rows, K] with scales [rows, K // 32]: float32 [rows, rows]."""
+    """Execute one instruction: A @ B^T of element bits [rows, K] with scales [rows, K // 32].
+
+    Return the result, float32 [rows, rows].
+    """
     rows, depth = bits[0].shape
     w = one_wave()
     rng = np.random.default_rng(9)
@@ -127,7 +130,7 @@ def test_exact_sums(rows: int, depth: int, a: str, b: str) -> None:
     plain = run(bits, (a, b), None, start=start)
     ones = [np.full_like(s, 127) for s in scales]
     np.testing.assert_array_equal(plain, exact(bits, (a, b), ones) + start)
-    # ABID[0] clear: scales that are given count as 1.
+    # If ABID[0] is clear, scales count as 1.
     np.testing.assert_array_equal(run(bits, (a, b), scales, start=start, unscaled=1), plain)
 
 

@@ -1,4 +1,4 @@
-"""Dense and sparse matrix instructions against float64 products, fragment by AMD's formulas."""
+"""Dense and sparse matrix instructions against float64 products, with AMD's fragment layouts."""
 
 import re
 from typing import Any
@@ -38,7 +38,7 @@ OVERFLOW_IS_LIMITED = 1 << 23
 
 
 def shape_of(name: str) -> tuple[int, int, int, str, str]:
-    """Rows, depth, blocks, and the elements of A and B."""
+    """Return rows, depth, number of blocks, and the element types of A and B."""
     found = re.fullmatch(r"v_s?mfma[c]?_\w32_(\d+)x\d+x(\d+)(?:_(\d+)b)?_(\w+)", name)
     found = found or re.fullmatch(r"v_mfma_f64_(\d+)x\d+x(\d+)(?:_(\d+)b)?_(\w+)", name)
     assert found is not None, name
@@ -47,7 +47,7 @@ def shape_of(name: str) -> tuple[int, int, int, str, str]:
 
 
 def kind_of(name: str) -> tuple[Any, int]:
-    """The type of the results, and how many rows of them a lane holds."""
+    """Return the type of the result, and how many consecutive rows of it a lane holds."""
     if "_i32_" in name:
         return np.int32, 4
     return (np.float64, 1) if "_f64_" in name else (np.float32, 4)
@@ -62,7 +62,10 @@ def start_of(rng: np.random.Generator, shape: tuple[int, ...], kind: Any) -> NDA
 def run_dense(
     name: str, a: NDArray[Any], b: NDArray[Any], start: NDArray[Any], w: Waves, **fields: int
 ) -> NDArray[Any]:
-    """Bits of A and B [blocks, rows, K] and the accumulator: the result [blocks, rows, rows]."""
+    """Execute a dense instruction on the bits of A and B, [blocks, rows, K], and an accumulator.
+
+    Return the result [blocks, rows, rows].
+    """
     rows, _, blocks, left, right = shape_of(name)
     kind, height = kind_of(name)
     target = put(w, "a", 0, result_lanes(start, height))
@@ -242,7 +245,7 @@ def test_sparse(name: str, set_number: int) -> None:
     wanted = start[0].astype(np.float64)
     for lane in range(64):
         group = lane // rows * rows
-        # A row of A and all columns of B that are in the lanes of one group.
+        # Multiply a row of A by all columns of B that are in the lanes of one group.
         wanted[lane % rows] += y[group : group + rows] @ dense[lane]
     w = one_wave()
     target = put(w, "a", 0, result_lanes(start, 4))

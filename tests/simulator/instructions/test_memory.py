@@ -81,7 +81,7 @@ def test_flat(name: str, instructions: dict[str, Instruction]) -> None:
     starts = np.array([base, SHARED_BASE << 32, PRIVATE_BASE << 32])[kind]
     address = starts + place
     fill(w, 2, np.stack([address & 0xFFFFFFFF, address >> 32], axis=-1)[None])
-    # One array that stands for the three memories.
+    # One array that holds the three memories one after the other.
     together = np.concatenate([memory, w.lds.bytes, w.scratch.bytes])
     at = place + 16 + np.array([0, 2048, 4096])[kind] + np.where(kind == 2, np.arange(64) * 64, 0)
 
@@ -162,7 +162,8 @@ def test_transposed(name: str, instructions: dict[str, Instruction]) -> None:
     count = 8 * size // bits
     w = waves(lds=4096)
     w.lds.bytes[:] = noise(4096, 17)
-    # Lanes of a group need not be neighbours in memory: 16 bytes apart, in any order.
+    # The addresses of a group of lanes need not be adjacent: lanes read at multiples of 16 bytes,
+    # in random order.
     place = np.random.default_rng(18).permutation(64) * 16
     fill(w, 1, place[None, :, None])
     elements = []

@@ -1,7 +1,7 @@
-"""What MODE and the modifiers of an instruction decide: rounding, denormals, overflow, clamping.
+"""Effects of MODE and of modifiers of an instruction: rounding, denormals, overflow, clamping.
 
-Rounding is held against exact fractions in every direction, whether MODE is set from the start or
-by the program; the rules are those of the CDNA4 ISA document, sections 3.5, 6.2.2, 6.4 and 6.5.
+Rounding in every direction is compared with exact fractions, with MODE set from the start or by the
+program. The rules are those of the CDNA4 ISA document, sections 3.5, 6.2.2, 6.4 and 6.5.
 """
 
 from collections.abc import Callable
@@ -89,7 +89,7 @@ CLAMPED_KEYS = {f"clamp {name}": text for name, text in CLAMPED.items()}
 
 
 def directed(exact: Fraction, width: int, mode: int) -> int:
-    """A fraction that is not zero, rounded: the nearest float or its neighbour."""
+    """Round a fraction other than zero in the direction of `mode`; return the bits of the float."""
     bits = rounded(exact, width)
     if mode == NEAREST:
         return bits
@@ -102,14 +102,15 @@ def directed(exact: Fraction, width: int, mode: int) -> int:
     size = bits & sign - 1
     if above == (mode == UP or (mode == ZERO and exact < 0)):
         return bits
-    # One step the other way: between the signs lies zero.
+    # Go to the adjacent float on the other side of the fraction; beside zero, the least denormal.
     if size == 0:
         return 1 | (sign if above else 0)
     return bits - 1 if above == (exact > 0 or (not finite and float(value) > 0)) else bits + 1
 
 
 def exact_of(name: str, values: list[Any]) -> tuple[Fraction, bool | None]:
-    """The exact result; for zero, whether both addends are negative zero (None: mixed signs)."""
+    """Return the exact result, and for a zero whether it is negative (None: addends of both signs,
+    so that the rounding mode decides)."""
     numbers = [Fraction(float(v)) if not isinstance(v, int) else Fraction(v) for v in values]
     plain = name.removeprefix("v_").removeprefix("pk_")
     if plain.startswith("cvt"):
@@ -131,7 +132,7 @@ def exact_of(name: str, values: list[Any]) -> tuple[Fraction, bool | None]:
 
 
 def kinds_of(name: str) -> tuple[str, str]:
-    """Kinds of the operands and of the result."""
+    """Return the kinds of the operands, and of the result."""
     if name in FMA:
         kind = "h" if name.endswith("f16") else "f"
         return kind * (3 if "fma" in name else 2), kind
@@ -158,7 +159,7 @@ def test_rounding(
     for n, kind in enumerate(ins):
         values = samples({"w": "u", "s": "u"}.get(kind, kind), 64, rng).reshape(1, 64)
         if kind in "hfd" and n and rng.random() < 0.9:
-            # Numbers near the first, and its opposite: sums that cancel.
+            # Some operands are the negated first one, so that sums cancel.
             opposite = bits[0] ^ np.uint64(1 << WIDTHS[kind] - 1)
             values = np.where(rng.random((1, 64)) < 0.2, opposite, values)
         if n == 1 and "ldexp" in name:
@@ -277,7 +278,7 @@ def test_a_conversion_under_two_rounding_modes_is_refused(
 
 
 def exact_integer(name: str, a: int, b: int, c: int) -> int:
-    """The result without any limit; operands are signed where the instruction is."""
+    """Return the result as an unbounded integer; operands are signed if the instruction is."""
     plain = name.removeprefix("v_").removeprefix("pk_")
     if plain.startswith("dot"):
         width = {"2": 16, "4": 8, "8": 4}[plain[3]]

@@ -1,7 +1,7 @@
-"""Instructions whose pseudocode is not precise enough to be run, against functions of Python's.
+"""Instructions whose pseudocode is not precise enough to run, against functions in Python.
 
-Each function takes and gives plain integers (the bits of registers); floats are numpy's scalars of
-the type, or exact fractions.
+Each function takes and returns integers, which are the bits of registers. It computes with numpy's
+scalars of the float type, or with exact fractions.
 """
 
 from collections.abc import Callable
@@ -85,7 +85,7 @@ def test_operation(name: str, instructions: dict[str, Instruction]) -> None:
         if name in INEXACT:
             bits = rng.uniform(-2, 2, shape).astype(np.float32).view(np.uint32).astype(np.uint64)
         if name.startswith("v_dot2") and "_f32_" in name and n < 2:
-            # Numbers of one size, whose sums are rounded: the order shows.
+            # Numbers of similar magnitude: their sums are rounded, so that the order matters.
             numbers = rng.normal(0, 1, (*shape, 2)).astype(np.float32)
             form = ml_dtypes.bfloat16 if name.endswith("bf16") else np.float16
             halves = numbers.astype(form).view(np.uint16).astype(np.uint64)

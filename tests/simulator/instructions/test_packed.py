@@ -1,4 +1,4 @@
-"""Packed instructions against one half, or one register, after the other."""
+"""Packed instructions against references that compute one half, or one register, at a time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ def registers(first: int, count: int, bank: str = "v") -> str:
 
 
 def packed_lines() -> dict[str, tuple[str, str]]:
-    """Packed instructions with and without halves chosen and signs changed."""
+    """Return packed instructions with and without modifiers that choose halves or change signs."""
     found = {}
     for name in (*PACKED16, *PACKED32, *MIXED):
         table = PACKED16.get(name) or PACKED32.get(name) or MIXED[name]
@@ -54,7 +54,8 @@ def instructions(assemble: Callable[..., CodeObjectKernel]) -> dict[str, Instruc
 
 
 def mixed_instruction(name: str, way: str) -> Instruction:
-    """The ISA document has these and LLVM does not for gfx950: they are not assembled."""
+    """Return an instruction that is not assembled: the ISA document has it, but LLVM does not for
+    gfx950."""
     low, high = (
         sum(chosen(way, key, 0, n) << n for n in range(3)) for key in ("op_sel", "op_sel_hi")
     )
@@ -88,7 +89,7 @@ PACKED_INTEGERS: dict[str, Callable[..., int]] = {
 
 
 def half_result(name: str, operands: list[int]) -> int:
-    """One half of a packed instruction, from bits of float16 or 16-bit integers."""
+    """Compute one half of a packed instruction on the bits of float16 or 16-bit integers."""
     op, kind = name.removeprefix("v_pk_").split("_")[0], name.rsplit("_", 1)[1]
     if kind != "f16":
         values = [signed(x, 16) if kind == "i16" else x for x in operands]

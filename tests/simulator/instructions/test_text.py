@@ -1,4 +1,4 @@
-"""The text of a decoded instruction is what was assembled: LLVM's way of writing it."""
+"""The text of a decoded instruction is LLVM's assembly, from which the instruction was made."""
 
 import re
 from collections.abc import Callable
@@ -41,7 +41,7 @@ LINES = {
 
 
 def normal(line: str) -> str:
-    """Numbers in one base, without what says the length of the encoding."""
+    """Make two texts comparable: remove suffixes of encodings, and write numbers as decimals."""
     line = re.sub(r"^(\w+?)_(e32|e64)\b", r"\1", line)
     return re.sub(
         r"(?<=[ ,:])-?(0x[0-9a-f]+|\d+)(?=$|[ ,])", lambda m: str(int(m[0], 0) & 0xFFFF), line

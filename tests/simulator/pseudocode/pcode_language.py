@@ -1,6 +1,6 @@
-"""Reads and executes AMD's pseudocode of an instruction for one lane.
+"""An interpreter of AMD's pseudocode of an instruction, for one lane.
 
-The text is that of AMD's CDNA ISA document, as the tinygrad wheel carries it.
+The text is that of AMD's CDNA ISA document, which the tinygrad wheel contains.
 """
 
 import re
@@ -12,7 +12,7 @@ from tinygrad.runtime.autogen.amd.cdna.str_pcode import PCODE
 
 from tests.simulator.pseudocode.pcode_values import FLOAT, FUNCTIONS, Value, arithmetic, make
 
-#: WAVE_MODE.IEEE: as HSA starts a wave.
+#: WAVE_MODE.IEEE, which is set when HSA starts a wave.
 IEEE_MODE = True
 TOKEN = re.compile(
     r"\d+'\d+\.\d+|\d+'(?:0x)?[0-9a-f]+U?|\d+'[UIFB]|0x[0-9a-f]+(?:ULL|LL|U)?|\d+\.\d*F?|\d+(?:ULL|LL|U)?"
@@ -65,7 +65,7 @@ class Expression:
         left = self.binary(level + 1)
         while self.peek() in self.LEVELS[level]:
             op = self.take()
-            # A zero that is written with its sign is that zero alone.
+            # A zero that is written with a sign equals only the zero of this sign.
             signed = op == "==" and self.tokens[self.at : self.at + 2] in (
                 ["+", "0.0"],
                 ["-", "0.0"],
@@ -132,7 +132,7 @@ class Expression:
             if kind == "f" and inner.kind == "bf":
                 return make("f", width, inner.bits << width - 16)
             if kind == "f":
-                # Of bits it is the number that they are.
+                # A cast of bits to a float reinterprets them.
                 same = inner.kind == "f"
                 return (
                     Value("f", width, FLOAT[width](inner.number))
@@ -175,7 +175,7 @@ class Expression:
         return found if isinstance(found, Value) else make("u", 64, found)
 
     def call(self, name: str) -> Value:
-        """A function: of the language, or an instruction of that name."""
+        """Call a function of the language, or run the pseudocode of the instruction `name`."""
         self.take("(")
         arguments = [self.value()]
         while self.peek() == ",":
@@ -243,7 +243,7 @@ def execute(lines: list[str], scope: dict[str, Any]) -> None:
 
 
 def block(lines: list[str], at: int) -> tuple[int, list[tuple[str | None, list[str]]]]:
-    """The end of an if or for, and its branches."""
+    """Return the line of the end of the if or for at line `at`, and its branches."""
     depth = 0
     branches: list[tuple[str | None, list[str]]] = []
     condition: str | None = re.sub(r"^(if|for) | then$| do$", "", lines[at])
@@ -297,14 +297,14 @@ def bits_of(value: Any) -> int:
 
 @cache
 def program(name: str) -> tuple[str, ...] | None:
-    """The lines of an instruction's pseudocode, without comments."""
+    """Return the lines of an instruction's pseudocode, without comments; None if it has none."""
     wanted = {name.upper(), f"{name.upper()}_E32", f"{name.upper()}_E64"}
     for key, text in PCODE.items():
         if key.name in wanted:
             text = text.replace("VCC.u64[laneId]", "VCC_lane").replace(
                 "VCC_lane =", "VCC[laneId] ="
             )
-            # v_pk_mov_b32: bits of a pair, beyond the type that is named before them.
+            # v_pk_mov_b32 reads bits of a pair of registers past the 32-bit type that it names.
             text = re.sub(r"(S\d|D0)\.u32\[", r"\1[", text)
             lines = [re.sub(r"//.*", "", line).strip().rstrip(";") for line in text.split("\n")]
             return tuple(line for line in lines if line)

@@ -1,6 +1,6 @@
 """Values of AMD's pseudocode, and the functions that it calls.
 
-Integers are Python's, numbers numpy's scalars; nothing of the simulator is used for them.
+Integers are Python's, floats are numpy's scalars; no code of the simulator is used.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,8 @@ BITS: dict[int, Any] = {16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 @dataclass
 class Value:
-    """kind u, i (a Python int within its width) or f (a numpy scalar)."""
+    """A value of `width` bits. `kind`: u or i (a Python int within the width), or f (a numpy
+    scalar)."""
 
     kind: str
     width: int
@@ -91,7 +92,7 @@ def exact_fma(a: Value, b: Value, c: Value) -> Value:
         return Value("f", a.width, kind(x * y + z))
     if a.width == 64:
         return Value("f", 64, np.float64(float(exact)))
-    # To odd in float64 first, so that the second rounding is the only one.
+    # Round to odd in float64 first, so that the second rounding gives the correctly rounded result.
     near = np.float64(float(exact))
     if Fraction(float(near)) != exact and not int(near.view(np.uint64)) & 1:
         toward = np.inf if Fraction(float(near)) < exact else -np.inf
@@ -100,7 +101,7 @@ def exact_fma(a: Value, b: Value, c: Value) -> Value:
 
 
 def ieee_extreme(*, largest: bool) -> Callable[..., Value]:
-    """minimum and maximum of IEEE 754-2019: NaN where one is NaN, and -0 is below +0."""
+    """Return minimum or maximum of IEEE 754-2019: NaN if an operand is NaN; -0 is below +0."""
 
     def run(*values: Value) -> Value:
         if any(np.isnan(v.number) for v in values):

@@ -40,7 +40,7 @@ def scalar_text(name: str) -> str:
 
 
 def samples(kind: str, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Bits of a kind: edge values and random ones, `count` of them in a random order."""
+    """Draw the bits of `count` values of a kind: edge values and random ones, in random order."""
     wide = kind in "UId"
     if kind in "fdhb":
         width = {"f": 32, "d": 64, "h": 16, "b": 16}[kind]

@@ -1,9 +1,9 @@
-"""Every VOP3P instruction but those of matrices, with random modifiers, against AMD's pseudocode.
+"""All VOP3P instructions except matrix instructions, with random modifiers, against AMD's
+pseudocode.
 
-Where the pseudocode does not name OPSEL itself, its operands are those that the modifiers make: the
-halves that op_sel and op_sel_hi choose, with the signs of neg and neg_hi (CDNA4 ISA document,
-section on VOP3P). The words are written by tinygrad, not by the assembler that we compare with
-elsewhere.
+If the pseudocode does not read OPSEL itself, the modifiers are applied to its operands first:
+op_sel and op_sel_hi choose halves, neg and neg_hi change signs (CDNA4 ISA document, section on
+VOP3P). tinygrad encodes the instructions, not LLVM's assembler, which other tests use.
 """
 
 import re
@@ -30,13 +30,14 @@ from tests.simulator.pseudocode.samples import samples
 
 MODE = 0x3F0
 RESULT, SOURCES = 32, (0, 4, 8)
-#: Those with pseudocode that are no products of matrices.
+#: OPS: instructions with pseudocode. PACKED: those that are no matrix instructions.
 OPS = {op.name.lower(): op for op in VOP3POp if program(op.name.lower()) is not None}
 PACKED = sorted(n for n in OPS if not n.startswith(("v_mfma", "v_smfmac", "v_accvgpr")))
 
 
 def lines_of(name: str) -> list[str]:
-    """The pseudocode; of mixed operands it is the fused product that LLVM calls v_fma_mix_f32."""
+    """Return the pseudocode of an instruction; that of mixed operands with a fused multiply-add, as
+    in LLVM's v_fma_mix_f32."""
     return [
         line.replace("in[0] * in[1] + in[2]", "fma(in[0], in[1], in[2])")
         for line in program(name) or ()
@@ -82,7 +83,7 @@ def half(bits: int, upper: int, width: int) -> int:
 
 
 def prepared(name: str, n: int, bits: int, m: dict[str, int]) -> int:
-    """An operand as the pseudocode has it: each half chosen, and with its sign."""
+    """Apply the modifiers to operand `n` for the pseudocode: choose each half, and change signs."""
     width = width_of(name, fields_of(name)[n]) // 2
     sign = 1 << width - 1
     if name.startswith("v_dot") and n == 2:
@@ -97,7 +98,7 @@ def scope_of(name: str, operands: list[int], old: int, m: dict[str, int]) -> dic
     scope: dict[str, Any] = {"D0": old, "tmp": 0, "in": [0, 0, 0]}
     scope |= {"OPSEL": make("u", 3, m["op_sel"]), "OPSEL_HI": make("u", 3, m["op_sel_hi"])}
     if "OPSEL" in " ".join(lines_of(name)):
-        # Signs are those of the whole operand there, and neg_hi takes its absolute value.
+        # Here neg changes the sign of the whole operand, and neg_hi takes its absolute value.
         given = [make("u", 64, bits) for bits in operands]
     else:
         given = [make("u", 64, prepared(name, n, bits, m)) for n, bits in enumerate(operands)]
@@ -107,11 +108,11 @@ def scope_of(name: str, operands: list[int], old: int, m: dict[str, int]) -> dic
 
 
 def modifiers_of(name: str, rng: np.random.Generator) -> dict[str, int]:
-    """Random ones that an instruction takes, as far as they change what is computed."""
+    """Draw modifiers that an instruction accepts and that can change its result."""
     count = len(fields_of(name))
     made = {key: int(rng.integers(8)) for key in ("op_sel", "op_sel_hi", "neg", "neg_hi")}
     made["clamp"] = 0
-    # What names no operand is kept at its default.
+    # Bits for operands that the instruction does not have keep their defaults.
     unused = 7 & ~((1 << count) - 1)
     made["op_sel"] &= ~unused
     made["op_sel_hi"] |= unused
@@ -125,7 +126,7 @@ def modifiers_of(name: str, rng: np.random.Generator) -> dict[str, int]:
 
 
 def equal(name: str, found: int, wanted: int) -> bool:
-    """Equal bits, or both NaN, in each part of the result."""
+    """Return whether each part of two results has equal bits, or is NaN in both."""
     if found == wanted:
         return True
     match = re.search(r"_f(16|32)", name)
@@ -154,9 +155,9 @@ def held(w: Waves, first: int, width: int) -> np.ndarray:
 
 
 def words_of(name: str, at: int, rng: np.random.Generator) -> np.ndarray:
-    """64 registers of an operand: halves or numbers of the instruction's type."""
+    """Draw a register of an operand for each of 64 lanes: numbers of the instruction's type."""
     if name.startswith("v_dot2_f32"):
-        # Without denormals, which dot products flush and the pseudocode does not.
+        # No denormals: dot products flush them, and the pseudocode does not.
         numbers = (rng.uniform(0.5, 4, (64, 2)) * rng.choice([-1, 1], (64, 2))).astype(np.float32)
         if at == 2:
             return numbers[:, 0].copy().view(np.uint32)

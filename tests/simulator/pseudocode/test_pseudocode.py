@@ -1,6 +1,6 @@
-"""Single instructions against AMD's own pseudocode, lane by lane.
+"""Single instructions against AMD's pseudocode, lane by lane.
 
-Instructions are assembled by LLVM, so that the decoder is tested with them.
+LLVM assembles the instructions, so that these tests include the decoder.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,10 +22,10 @@ from tests.simulator.pseudocode.pcode_language import bits_of, execute, program
 from tests.simulator.pseudocode.pcode_values import FLOAT, make
 from tests.simulator.pseudocode.samples import held, put, samples, scalar_text, vector_text
 
-#: Rounding to nearest even, denormals kept.
+#: MODE: round to nearest even, keep denormals.
 MODE = 0x3F0
-#: Operations whose pseudocode is not precise, or uses what this reader does not know: the tests of
-#: single instructions have them.
+#: Operations whose pseudocode is not precise, or uses features that pcode_language.py does not
+#: have. Other tests of single instructions have them.
 ELSEWHERE = {
     *("v_accvgpr_read_b32", "v_accvgpr_write_b32", "v_accvgpr_mov_b32", "v_prng_b32"),
     *("v_fmamk_f32", "v_fmaak_f32", "v_perm_b32", "v_sad_u8", "v_sad_u16", "v_sad_u32"),
@@ -33,13 +33,13 @@ ELSEWHERE = {
     *("v_ashr_pk_i8_i32", "v_ashr_pk_u8_i32", "v_minimum3_f32", "v_maximum3_f32"),
     *("v_div_fmas_f32", "v_div_scale_f32", "v_div_fmas_f64", "v_div_scale_f64"),
     *("v_cvt_pkrtz_f16_f32", "v_sin_f32", "v_cos_f32"),
-    # A product that overflows too soon there.
+    # In the pseudocode, a product overflows too early.
     *("v_ldexp_f16", "v_ldexp_f32", "v_ldexp_f64"),
     *("v_cvt_f32_fp8", "v_cvt_f32_bf8", "v_cvt_off_f32_i4"),
     *("s_bitset0_b32", "s_bitset1_b32", "s_bitset0_b64", "s_bitset1_b64"),
     *("s_wqm_b32", "s_wqm_b64", "s_quadmask_b32", "s_quadmask_b64", "s_bitreplicate_b64_b32"),
 }
-#: Transcendental and inexact functions: units in the last place.
+#: Transcendental and inexact functions, whose results may differ by some units in the last place.
 LOOSE = ("v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_")
 
 
@@ -112,14 +112,15 @@ def same(name: str, kind: str, found: int, wanted: int) -> bool:
 
 
 def open_to_doubt(name: str, given: list[int]) -> bool:
-    """Operands for which the pseudocode does not say what hardware does.
+    """Return whether the pseudocode may differ from hardware for these operands.
 
-    It rounds -0 to +0 and takes the exponent of denormals from their bits; LLVM, which knows the
-    hardware, folds v_rndne to -0 and v_frexp_exp to the true exponent (0 for 0), and lowers
-    denormal operands of v_exp and v_log apart, as these instructions flush them.
+    The pseudocode rounds -0 to +0 and takes the exponent of denormals from their bits. LLVM folds
+    constants as hardware computes them: v_rndne of -0 to -0, v_frexp_exp to the true exponent (0
+    for 0). It has separate code for denormal operands of v_exp and v_log, because these
+    instructions flush them.
     """
     if name.startswith("v_div_fixup"):
-        # A quotient that became NaN because it overflows far is not told apart there.
+        # The pseudocode does not recognize a quotient that is NaN because it overflowed.
         width = int(name.rsplit("_f", 1)[1])
         return bool(np.isnan(make("f", width, given[0]).number))
     width = next((w for t, w in (("f16", 16), ("f32", 32), ("f64", 64)) if t in name), 0)
@@ -174,7 +175,7 @@ def test_vector(name: str, instructions: dict[str, Instruction]) -> None:
         operands[1] %= np.uint64(5)
         put(w.v, 8, operands[1], False)
     if name == "v_div_scale_f32":
-        # The first operand is one of the other two.
+        # The first operand has to be one of the other two.
         operands[0] = np.where(rng.integers(0, 2, shape) == 1, operands[1], operands[2])
         put(w.v, 0, operands[0], False)
     old = (

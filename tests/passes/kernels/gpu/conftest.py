@@ -22,7 +22,7 @@ from mxc.simulator.watch.sanitizer import Sanitizer
 
 
 def resources_of(artifact: Path) -> dict[str, Resources]:
-    """Registers and memory of the kernels of an artifact, by name."""
+    """Return the registers and memory that the kernels of an artifact use, by kernel name."""
     data = (artifact / MODULE).read_bytes()
     objects = [data[found.start() :] for found in re.finditer(b"\x7fELF", data)]
     return {name: use for each in objects for name, use in read_resources(each).items()}
@@ -30,7 +30,7 @@ def resources_of(artifact: Path) -> dict[str, Resources]:
 
 @dataclass
 class Watched:
-    """A program; `call` gives the results of a function that is one kernel, as bytes."""
+    """A program on the simulator. `seen`: the kernels of the last call, with their sanitizers."""
 
     model: SimulatedModel
     artifact: Path
@@ -39,7 +39,10 @@ class Watched:
     def call(
         self, name: str, *inputs: npt.NDArray[np.generic], kernels: int = 1
     ) -> list[npt.NDArray[np.uint8]]:
-        """Run a function, which must be so many dispatches without a finding."""
+        """Run a function and return its results as bytes.
+
+        Asserts that it has `kernels` dispatches, and that the sanitizer finds nothing.
+        """
         self.seen.clear()
         results = self.model.call(name, *inputs)
         assert len(self.seen) == kernels
@@ -49,18 +52,19 @@ class Watched:
 
     @property
     def kernel(self) -> CodeObjectKernel:
-        """That of the last call."""
+        """The last kernel of the last call."""
         return self.seen[-1][0]
 
     @property
     def resources(self) -> dict[str, Resources]:
-        """Registers and memory of all its kernels, by name."""
+        """Registers and memory that the kernels of the program use, by kernel name."""
         return resources_of(self.artifact)
 
 
 @pytest.fixture(scope="session")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Watched]:
-    """Compile a program from its text, with schedules of one's own if they are given."""
+    """Return a function that compiles the text of a program, with `schedules` if they are given,
+    and loads it on the simulator."""
 
     def watch(
         text: str, schedules: Sequence[Mapping[str, Any]] = (), target: str = "gfx950"
@@ -89,8 +93,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Watched]:
 
 @pytest.fixture
 def resources(tmp_path: Path) -> Callable[[str, str], dict[str, Resources]]:
-    """Registers and memory of the kernels of a program on a target, by name. The program may have
-    parameters."""
+    """Return a function that compiles a program for a target and returns the registers and memory
+    that its kernels use, by kernel name. The program may have parameters."""
 
     def of(text: str, target: str) -> dict[str, Resources]:
         module = tmp_path / MODULE

@@ -1,6 +1,7 @@
-"""Attention after the kernel that writes keys and values: programs in which waves count themselves.
+"""Programs with attention after a kernel that rotates queries and writes keys and values.
 
-Rows that are written are those that are there already, so that numbers are those of the case.
+That kernel zeroes the counters by which waves of attention find out which of them is last. The rows
+that it writes are those that the pool has already, so the result is that of attention alone.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,8 @@ from tests.passes.attention_cases import ENTRIES, PAGE, TYPES, Array, Case, Inpu
 
 
 def program(case: Case, times: int = 1) -> str:
-    """A function `counted`: rows written, then attention `times` times; its last result."""
+    """Return a program with a function `counted`: it writes rows, then computes attention `times`
+    times. It returns each result of attention, then the rotated queries."""
     some, rows = ir.ShapedType.get_dynamic_size(), case.heads * case.depth
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
@@ -55,14 +57,14 @@ def program(case: Case, times: int = 1) -> str:
 
 
 def arguments(case: Case, given: Inputs) -> Sequence[Array]:
-    """Those of `counted`."""
+    """Return the arguments of `counted` for the inputs of a case."""
     rows = len(given.queries)
     slots = np.zeros(rows, np.int32)
     for run, (count, before) in enumerate(given.lengths):
         for token in range(count):
             page, place = given.place(run, before + token)
             slots[int(given.runs[run, 0]) + token] = page * PAGE + place
-    # Entries 0 and 1 of the pool, of which attention reads the first one and the last one.
+    # Entries 0 and 1 of a page are written; attention reads entries 0 and 2.
     there = [
         given.pool[slots // PAGE, entry, slots % PAGE].astype(np.float32).reshape(rows, -1)
         for entry in range(2)

@@ -1,4 +1,4 @@
-"""Programs with their kernels in place, as MLIR."""
+"""Programs after the compiler stage that inserts kernels, as MLIR."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from mxc.passes import base
 
 
 def with_kernels(program: str | bytes, target: str, **options: Any) -> ir.Module:
-    """A program after the stage "kernels" of the pipeline for a target, in the current context.
-    `options`: those of the pipeline."""
+    """Parse a program in the current context, run the pipeline of a target up to and including the
+    stage "kernels", and return the module. `options`: those of the pipeline."""
     module = ir.Module.parse(program)
     for stage in pipeline(target, **options).stages:
         base.run(stage.passes, module)

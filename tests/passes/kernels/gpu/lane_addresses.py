@@ -1,4 +1,4 @@
-"""Views of memory, its addresses, and atomic additions there, one lane after the other."""
+"""Operations of lane_interpreter.py on memrefs and addresses: views, pointers, atomic additions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iree.compiler import ir
 from tests.passes.kernels.gpu.lane_program import Operation
 from tests.passes.kernels.gpu.lane_values import Array, Memory
 
-#: Bits of an address in one memory.
+#: Bits of an address that are the offset in a memory; the bits above are the memory's number.
 _ADDRESS = 40
 
 
@@ -22,14 +22,15 @@ class LaneAddresses:
     active: Array
 
     def __init__(self) -> None:
-        """No memory has an address yet."""
+        """Begin with no memory that has an address."""
         self.memories: list[Array] = []
 
     def amdgpu_fat_raw_buffer_cast(self, op: Operation, memory: Memory) -> list[Any]:
         return [replace(memory, bounded=True)]
 
     def memref_subview(self, op: Operation, memory: Memory, *given: Array) -> list[Any]:
-        """What begins at an offset. Sizes are not looked at; strides of its own may be fewer."""
+        """Return the memory from an offset on. Sizes are ignored; a result of lower rank has the
+        strides of its type."""
         counts = [int(n) for n in op.attributes["operandSegmentSizes"]]
         dynamic, start = list(given[: counts[1]]), memory.start
         for offset, stride in zip(op.attributes["static_offsets"], memory.strides, strict=True):
@@ -46,13 +47,13 @@ class LaneAddresses:
         return [replace(memory, strides=strides)]
 
     def memref_extract_aligned_pointer_as_index(self, op: Operation, memory: Memory) -> list[Any]:
-        """Each memory has addresses of its own, as many as there may be."""
+        """Give the memory a number, and return its first address: no two memories overlap."""
         self.memories.append(memory.data)
         first = np.full((self.threads, 1), len(self.memories) << _ADDRESS, np.uint64)
         return [first + np.asarray(memory.base, np.uint64)]
 
     def memref_extract_strided_metadata(self, op: Operation, memory: Memory) -> list[Any]:
-        """Sizes are not looked at."""
+        """Return memory, offset, size and strides; the size is -1, because no kernel reads it."""
         numbers = (memory.start, np.array([-1]), *([each] for each in memory.strides))
         found = [np.broadcast_to(np.array(n).astype(np.uint64), self.threads) for n in numbers]
         return [memory, *(each[:, None] for each in found)]
@@ -61,7 +62,7 @@ class LaneAddresses:
         return [address]
 
     def llvm_atomicrmw(self, op: Operation, address: Array, number: Array) -> list[Any]:
-        """Additions of i32, one lane after the other."""
+        """Add to an i32 in memory, one lane after the other; return the numbers before."""
         assert ir.IntegerAttr(op.attributes["bin_op"]).value == 1
         old = np.zeros_like(number)
         for lane in np.flatnonzero(self.active):
@@ -72,4 +73,4 @@ class LaneAddresses:
         return [old]
 
     def llvm_fence(self, op: Operation) -> None:
-        """What a lane does comes after all that lanes did before."""
+        """Do nothing: a memory access is complete before the next operation begins."""

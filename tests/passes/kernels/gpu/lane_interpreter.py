@@ -1,8 +1,8 @@
-"""Kernel bodies in waves of 32, as MLIR, run by numpy: all lanes of some workgroups in lockstep.
+"""An interpreter in numpy for the MLIR of kernels in waves of 32, all lanes in lockstep.
 
-For targets that the simulator does not execute. A value has one row a lane; whatever its type, it
-is held as the bits of its elements. What lanes exchange, and what matrix instructions compute, is
-in lane_moves.py; addresses are in lane_addresses.py.
+It is for targets that the simulator does not execute. A value is an array with a row for each lane;
+whatever its type, the array holds the bits of its elements as integers. Exchanges between lanes and
+matrix instructions are in lane_moves.py, addresses in lane_addresses.py.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _NUMBERS = {
     "rocdl.rcp": np.reciprocal,
 }
 _ENDS = ("scf.yield", "func.return", "stream.return")
-#: Lanes that share the cost of an operation.
+#: Lanes that run together, in whole workgroups: numpy takes as long for many lanes as for few.
 _LANES = 1024
-#: Predicates of arith.cmpi, of numbers without and with a sign, and of arith.cmpf.
+#: Predicates by their number in MLIR: of arith.cmpi, unsigned and signed, and of arith.cmpf.
 _COMPARISONS = {0: np.equal, 1: np.not_equal, 6: np.less, 7: np.less_equal, 8: np.greater}
 _SIGNED = {2: np.less, 3: np.less_equal, 4: np.greater, 5: np.greater_equal}
 _OF_FLOATS = {1: np.equal, 2: np.greater, 4: np.less, 13: np.not_equal}
@@ -72,11 +72,11 @@ def run(
     *,
     backwards: bool | None = None,
 ) -> None:
-    """Run a kernel of a module on bytes, in place: operands in order, then the result.
+    """Run a kernel of a module on `buffers` of bytes, its operands and then its results, in place.
 
-    `scalars`: what comes with the call; the workload, from which the numbers of workgroups follow,
-    has the last one first. `name`: of the executable. `backwards`: one workgroup after the other,
-    the last one first; None: in lockstep.
+    `scalars`: integers that come with the call. The workload, which gives the numbers of
+    workgroups, is the same in reverse order. `name`: the executable; may be omitted if there is
+    one. `backwards`: None: workgroups in lockstep; else one by one, if True from the last one.
     """
     (executable,) = [
         op
@@ -115,14 +115,14 @@ class _Workgroups(LaneMoves, LaneAddresses):
         self.scalars = scalars
 
     def call(self, block: Block) -> list[Any]:
-        """A function: the last of its arguments are the scalars."""
+        """Run the block of a function, whose last arguments are the scalars."""
         count = len(block.arguments) - len(self.scalars)
         for value, number in zip(block.arguments[count:], self.scalars, strict=True):
             self.values[value] = np.full((self.threads, 1), number, np.uint64)
         return self.run(block)
 
     def run(self, block: Block) -> list[Any]:
-        """All operations; what the last one yields."""
+        """Run all operations of a block, and return the operands of its terminator."""
         values = self.values
         for op in block.operations:
             name = op.name
@@ -234,7 +234,7 @@ class _Workgroups(LaneMoves, LaneAddresses):
         return [np.where(chosen.astype(bool), a, b)]
 
     def llvm_inline_asm(self, op: Operation, *given: Array) -> list[Any]:
-        """Values that the compiler does not know; several are a struct."""
+        """Empty assembly, which hides values from LLVM: returns them; several are a struct."""
         assert ir.StringAttr(op.attributes["asm_string"]).value == ""
         return [given if len(given) > 1 else given[0]]
 
@@ -288,7 +288,7 @@ class _Workgroups(LaneMoves, LaneAddresses):
     def arith_sitofp(self, op: Operation, a: Array) -> list[Any]:
         return [raw_of(with_sign(a, kind_of(op.operands[0])[1]).astype(np.float32))]
 
-    # Vectors: bits stay what they are.
+    # Vectors: elements are moved or regrouped, and no bit changes.
 
     def vector_bitcast(self, op: Operation, a: Array) -> list[Any]:
         return [regroup(a, kind_of(op.operands[0])[1], kind_of(op.results[0])[1])]
@@ -345,21 +345,21 @@ class _Workgroups(LaneMoves, LaneAddresses):
         self._store(memory, at, raw, kind_of(op.operands[-1])[1], mask.astype(bool))
 
     def amdgpu_lds_barrier(self, op: Operation) -> None:
-        """All lanes have come here."""
+        """Do nothing: all lanes run in lockstep."""
 
     def util_optimization_barrier(self, op: Operation, value: Array) -> list[Any]:
-        """For IREE."""
+        """Return the value: the barrier is for IREE's optimizer."""
         return [value]
 
     def rocdl_sched_barrier(self, op: Operation) -> None:
-        """For the scheduler of the compiler."""
+        """Do nothing: the barrier is for LLVM's scheduler."""
 
     # Control.
 
     def scf_for(
         self, op: Operation, start: Array, stop: Array, step: Array, *carried: Any
     ) -> list[Any]:
-        """Lanes may have bounds of their own: those that are done wait for the others."""
+        """Run a loop whose bounds may differ by lane: lanes that are done become inactive."""
         (block,), outside = op.regions[0], self.active
         values, at = list(carried), start
         while (running := outside & (at < stop)[:, 0]).any():
@@ -379,7 +379,7 @@ class _Workgroups(LaneMoves, LaneAddresses):
         found = []
         for region, lanes in zip(op.regions, (taken, ~taken), strict=True):
             self.active = outside & lanes
-            # Where no lane is, nothing runs.
+            # A region that no lane enters is skipped.
             some = self.active.any() and region
             found.append(self.run(region[0]) if some else [])
         self.active = outside
@@ -390,7 +390,7 @@ class _Workgroups(LaneMoves, LaneAddresses):
         return [np.where(taken[:, None], a, b) for a, b in zip(*found, strict=True)]
 
     def scf_index_switch(self, op: Operation, chosen: Array) -> list[Any]:
-        """All lanes choose alike; the first region is for other numbers than those of the rest."""
+        """Run the region of a case, the same for all lanes; the first region is the default."""
         numbers, own = list(op.attributes["cases"]), int(chosen[0, 0])
         return self.run(op.regions[1 + numbers.index(own) if own in numbers else 0][0])
 

@@ -1,7 +1,7 @@
-"""What lanes of a wave of 32 exchange, and what its matrix instructions compute of all lanes.
+"""Operations of lane_interpreter.py across the lanes of a wave of 32: exchanges, matrix products.
 
-The latter is written out from the documents, element by element of the matrices, and knows nothing
-of how a kernel fills its lanes:
+Matrix instructions follow the documents, element by element of the matrices, independently of how
+a kernel fills its lanes:
 
     A, B    lane l has row (column) l % 16; where element i of its fragment is along K: `_ALONG_K`
     C, D    lane l has column l % 16, and element i is row i + 8 (l / 16); of gfx1151 2 i + l / 16
@@ -23,12 +23,13 @@ from tests.passes.kernels.gpu.lane_program import Operation
 from tests.passes.kernels.gpu.lane_values import Array, floats, kind_of, raw_of, with_sign
 
 WAVE = 32
-#: Where element i of a lane of group g = lane / 16 is along K, by depth and bits of an element.
+#: Position along K of element i of a lane of group g = lane / 16, by the depth of the instruction
+#: and the bits of an element.
 _ALONG_K: dict[tuple[int, int], Callable[[Array, Array], Array]] = {
     (16, 16): lambda i, g: 8 * g + i,
     (16, 8): lambda i, g: 8 * g + i,
     (4, 32): lambda i, g: 2 * g + i,
-    # A sum may take its terms in any order: this one is as good as another.
+    # A sum may take its terms in any order that both operands share: this is one of them.
     (64, 8): lambda i, g: 16 * (i // 8) + 8 * g + i % 8,
     (32, 16): lambda i, g: 16 * (i // 8) + 8 * g + i % 8,
     (128, 8): lambda i, g: 32 * (i // 16) + 16 * g + i % 16,
@@ -37,7 +38,7 @@ _ALONG_K: dict[tuple[int, int], Callable[[Array, Array], Array]] = {
 
 
 class LaneMoves:
-    """Operations of more than one lane, of `threads` lanes, of which some are `active`."""
+    """Operations that combine values of several of `threads` lanes, of which some are `active`."""
 
     threads: int
     active: Array
@@ -57,13 +58,13 @@ class LaneMoves:
     def rocdl_permlanex16(
         self, op: Operation, old: Array, value: Array, low: Array, high: Array
     ) -> list[Any]:
-        """A lane of the other 16 of the wave, by four bits for each lane."""
+        """Read a lane of the other half of the wave, chosen by four bits for each lane."""
         lane = np.arange(self.threads)
         chosen = np.where(lane % 16 < 8, low[:, 0], high[:, 0]).astype(np.int64)
         return [value[(lane // 16 ^ 1) * 16 + (chosen >> 4 * (lane % 8) & 15)]]
 
     def amdgpu_dpp(self, op: Operation, old: Array, value: Array) -> list[Any]:
-        """Lanes of four in another order, or of eight or sixteen in the opposite one."""
+        """Permute the lanes of each four, or reverse those of each eight or sixteen."""
         lane = np.arange(self.threads)
         if "quad_perm" in str(op.attributes["kind"]):
             order = np.array([each.value for each in op.attributes["permArgument"]])
@@ -76,8 +77,10 @@ class LaneMoves:
     # Matrices.
 
     def _matrix(self, raw: Array, kind: str, width: int, depth: int) -> Array:
-        """The fragments of waves as [waves, 16, depth]. Two lanes that have whole rows have the
-        same."""
+        """Return the fragments of the lanes of each wave as matrices, [waves, 16, depth].
+
+        If a lane has a whole row (gfx1151), lanes l and l + 16 must have the same one.
+        """
         waves = raw.reshape(-1, WAVE, raw.shape[1])
         numbers = with_sign(waves, 8) if kind == "i8" else floats(waves, kind)
         numbers = numbers.astype(np.float64)

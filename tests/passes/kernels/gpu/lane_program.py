@@ -1,4 +1,4 @@
-"""Blocks of MLIR, read once for lane_interpreter.py, which runs an operation many times."""
+"""Blocks of MLIR as Python objects, read once for lane_interpreter.py, which runs them often."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tests.passes.kernels.gpu.lane_values import Kind, kind_of_type
 
 @dataclass(eq=False)
 class Value:
-    """A value, or an argument of a block with its number."""
+    """An SSA value. `argument`: its number if it is an argument of a block."""
 
     type: ir.Type
     argument: int | None = None
 
     @cached_property
     def kind(self) -> Kind:
-        """What `kind_of` gives."""
+        """Element type, bits of an element, and number of elements."""
         return kind_of_type(self.type)
 
 
 @dataclass(eq=False)
 class Operation:
-    """An operation. `constant` is for what the interpreter finds once."""
+    """An operation. `constant`: the value of a constant, which the interpreter caches here."""
 
     name: str
     operands: list[Value]
@@ -38,14 +38,14 @@ class Operation:
 
 @dataclass(eq=False)
 class Block:
-    """Arguments and operations."""
+    """A block: its arguments and operations."""
 
     arguments: list[Value] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
 
 
 def read(block: ir.Block) -> Block:
-    """A block, and those inside of it."""
+    """Read a block and all blocks nested in its operations."""
     return _read(block, {})
 
 

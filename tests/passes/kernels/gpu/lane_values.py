@@ -1,4 +1,4 @@
-"""What values are for lane_interpreter.py: rows of bits, one a lane, and memory in bytes."""
+"""Values of lane_interpreter.py: the bits of elements, a row for each lane; memory is bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.passes.kernels.gpu.lane_program import Value
 
 Array = NDArray[Any]
-#: Element type, its bits, and elements of a value.
+#: Element type of a value, bits of an element, and number of elements.
 Kind = tuple[str, int, int]
 
 FLOATS = {
@@ -27,7 +27,7 @@ FLOATS = {
     "f8E8M0FNU": ml_dtypes.float8_e8m0fnu,
     "f4E2M1FN": ml_dtypes.float4_e2m1fn,
 }
-#: Integers of as many bits, and the type.
+#: For each float type: the unsigned integer dtype of its size, and its own dtype.
 _NUMBERS = {
     name: (np.dtype(f"u{np.dtype(kind).itemsize}"), np.dtype(kind)) for name, kind in FLOATS.items()
 }
@@ -36,9 +36,11 @@ _INTEGERS = {bits: np.dtype(f"u{bits // 8}") for bits in (8, 16, 32, 64)}
 
 @dataclass
 class Memory:
-    """Bytes, and what a memref sees of them: `start` in elements, one for all lanes or each.
+    """The bytes of a memref and the view that it has of them.
 
-    Each workgroup has `size` bytes of its own from `base` on, or all of them.
+    `bits`: those of an element. `start`: offset of the view in elements, one for all lanes or one
+    for each. `bounded`: whether accesses outside are allowed, as to a buffer: loads give zero,
+    stores do nothing. `base`, `size`: in LDS, first byte and number of bytes of a lane's workgroup.
     """
 
     data: Array
@@ -50,7 +52,7 @@ class Memory:
     size: int | None = None
 
     def places(self, at: Sequence[Array], count: int) -> tuple[Array, Array]:
-        """Offsets of the bytes of `count` elements, and whether each is inside."""
+        """Return the offsets of the bytes of `count` elements, and whether each is in bounds."""
         first = sum((a * s for a, s in zip(at, self.strides, strict=True)), self.start)
         bytes_at = first[:, None] * self.bits // 8 + np.arange(count * self.bits // 8)
         size = self.data.size if self.size is None else self.size
@@ -58,12 +60,12 @@ class Memory:
 
 
 def kind_of(value: Value) -> Kind:
-    """Element type, its bits, and elements of a value."""
+    """Return element type, bits of an element, and number of elements of a value."""
     return value.kind
 
 
 def kind_of_type(kind: ir.Type) -> Kind:
-    """The same of a type."""
+    """Return element type, bits of an element, and number of elements of a type."""
     count = 1
     if isinstance(kind, ir.VectorType):
         kind, count = kind.element_type, int(np.prod(kind.shape))
@@ -71,7 +73,8 @@ def kind_of_type(kind: ir.Type) -> Kind:
 
 
 def regroup(raw: Array, width: int, wanted: int) -> Array:
-    """[lanes, n] of `width` bits -> [lanes, n * width / wanted] of `wanted`, the lowest first."""
+    """Bitcast [lanes, n] of `width` bits to [lanes, n * width / wanted] of `wanted` bits, the
+    lowest bits first."""
     if width in _INTEGERS and wanted in _INTEGERS:
         own = raw.astype(_INTEGERS[width], order="C")
         return own.view(_INTEGERS[wanted]).astype(np.uint64)
@@ -82,7 +85,7 @@ def regroup(raw: Array, width: int, wanted: int) -> Array:
 
 
 def floats(raw: Array, kind: str) -> Array:
-    """Bits of a float type as numbers of it."""
+    """Bitcast integers to the float type `kind`."""
     integers, numbers = _NUMBERS[kind]
     return raw.astype(integers).view(numbers)
 
@@ -92,5 +95,5 @@ def raw_of(numbers: Array) -> Array:
 
 
 def with_sign(raw: Array, width: int) -> Array:
-    """Integers of so many bits as i64."""
+    """Sign-extend integers of `width` bits to i64."""
     return (raw << np.uint64(64 - width)).astype(np.int64) >> np.int64(64 - width)

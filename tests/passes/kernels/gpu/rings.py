@@ -1,6 +1,7 @@
-"""Kernels of scaled products, alone: cases, and runs on the simulator against numpy.
+"""Cases of GPU kernels for scaled products: compile them, and run them on the simulator.
 
-Elements and scales are decoded by `mxc.formats.packing`, which has oracles of its own.
+Each kernel is compiled alone, without a model around it, and its result is compared with numpy.
+Elements and scales are decoded by `mxc.formats.packing`, which has tests of its own.
 """
 
 import re
@@ -53,10 +54,10 @@ Bytes = npt.NDArray[np.uint8]
 
 F4, E2M3, E3M2, E4M3, E5M2 = "mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2"
 NVFP4 = "nvfp4"
-#: Activations that are f32, of which bf16 are multiplied.
+#: f32 activations that are rounded to bf16 before they are multiplied.
 ROUNDED = "f32 as bf16"
 FLOATS = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, ROUNDED: np.float32}
-#: Elements under an f32 scale for 128 of them, or for the block of a case.
+#: Elements under f32 scales, one for 128 elements along K, or for `Case.block` elements.
 E4M3_F32, E5M2_F32, INT8_F32, INT4_F32 = "e4m3_f32", "e5m2_f32", "int8_f32", "int4_f32"
 UNDER_F32 = {
     E4M3_F32: formats.E4M3,
@@ -64,18 +65,20 @@ UNDER_F32 = {
     INT8_F32: formats.INT8,
     INT4_F32: formats.INT4,
 }
-#: Codes that are no numbers, by what their bits are under a mask.
+#: Codes of NaN and infinity, as (mask, value): those whose bits under the mask have the value.
 NOT_FINITE = {E4M3: (0x7F, 0x7F), E5M2: (0x7C, 0x7C)}
 NOT_FINITE |= {E4M3_F32: NOT_FINITE[E4M3], E5M2_F32: NOT_FINITE[E5M2]}
 
 
 @dataclass(frozen=True)
 class Case:
-    """groups x [m, k] by [n, k]; tiles of a wave, stages of the ring, k-steps of a stage.
+    """A product of `groups` x [m, k] by [n, k], and the schedule of its kernel.
 
-    experts: how many rhs there are to choose from; share: rows that have the same row of lhs;
-    block: elements of a scale, 0 for the formats' own; splits: workgroups along K; panels: whether
-    rhs lies in them; rows: of rhs that have the same scales.
+    `tiles`: those of a wave, rows by columns. `waves`: waves of a workgroup along rows, columns and
+    K. `stages`: pipeline stages of the ring. `k_steps`: k-steps of a stage. `experts`: number of
+    rhs that groups choose from. `share`: number of consecutive rows that have the same row of lhs.
+    `block`: elements of a scale; 0 for the formats' own number. `splits`: workgroups that share K.
+    `panels`: whether rhs is stored in panels. `rows`: number of rows of rhs that share scales.
     """
 
     lhs: str
@@ -133,7 +136,7 @@ class Case:
 
     @property
     def register(self) -> Register | None:
-        """What both sides are in registers; None where they stay as they are."""
+        """The float type that both sides are decoded to; None if they are multiplied packed."""
         if not known_gpu(self.target).matrix.converts:
             return "bf16"
         if {self.lhs, self.rhs} <= FORMATS.keys() - {NVFP4, "mxint8"}:
@@ -158,19 +161,19 @@ ACROSS, SQUARE = (1, 4, 1), (2, 2, 1)
 
 @dataclass(frozen=True)
 class Compiled(CompiledKernel):
-    """The kernel of a case."""
+    """The compiled kernel of a case."""
 
     case: Any
 
 
 def compile_rings(cases: Sequence[Any], target: str = "gfx950") -> list[Compiled]:
-    """The kernels of cases, as one program."""
+    """Compile the kernels of cases as one program."""
     found = compile_kernels(program([case.kernel for case in cases]), target)
     return [Compiled(**vars(found[f"k{number}"]), case=case) for number, case in enumerate(cases)]
 
 
 def compiler(together: Sequence[Any], target: str = "gfx950") -> Callable[[Any], Compiled]:
-    """Gives the kernel of a case: those of `together` are one program."""
+    """Return a function that compiles the kernel of a case once; `together` are one program."""
 
     @cache
     def known() -> dict[Any, Compiled]:
@@ -184,8 +187,10 @@ def compiler(together: Sequence[Any], target: str = "gfx950") -> Callable[[Any],
 
 
 def drains(assembly: str) -> bool:
-    """Whether a wave waits for all its loads that write to LDS after the last of them: for all but
-    those to registers that follow it."""
+    """Whether a wave waits for all of its loads to LDS after it has issued the last of them.
+
+    That is a wait whose `vmcnt` is at most the number of loads to registers issued since then.
+    """
     _, *lines = assembly[assembly.rindex("offen lds") :].splitlines()
     loads = 0
     for line in lines:
@@ -197,12 +202,13 @@ def drains(assembly: str) -> bool:
 
 
 def program(kernels: Sequence[StagedProduct | StreamKernel]) -> str:
-    """A program with a function for each kernel, which only calls it."""
+    """Return a program that has a function for each kernel, which only dispatches the kernel."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         for number, kernel in enumerate(kernels):
             types = [as_tensor(each.memref) for each in kernel.buffers]
-            # The result, and parts of splits, are written; counters are updated.
+            # Last come the result and, with splits, the buffer of partial sums: both are written.
+            # The counters, directly before them, are updated in place.
             made = 1 + (kernel.splits > 1)
             result, updated = types[-made], [len(types) - made - 1][: made - 1]
             arguments = ", ".join(f"%a{n}: {kind}" for n, kind in enumerate(types[:-made]))
@@ -230,7 +236,8 @@ def program(kernels: Sequence[StagedProduct | StreamKernel]) -> str:
 def side(
     rng: np.random.Generator, format: str, rows: int, k: int, block: int = 0
 ) -> tuple[Bytes, Bytes, Doubles]:
-    """All finite codes, scales with both ends of their range, and what they mean, [rows, k]."""
+    """Draw one side: its packed elements, all finite, its scales as bytes, and the scaled elements
+    in float64, [rows, k]."""
     bits = format_of(format).element.bits
     packed = rng.integers(0, 256, (rows, k * bits // 8), dtype=np.uint8)
     if format in NOT_FINITE:
@@ -242,7 +249,7 @@ def side(
         factors = (powers * rng.choice([-1, 1], powers.shape)).astype(np.float32)
         elements = under_f32(packed, format) * np.repeat(factors.astype(np.float64), block, axis=1)
         return packed, factors.view(np.uint8), elements
-    # Of nvfp4 no NaN, 0x7F.
+    # Scales of nvfp4 are at most 0x7E, because 0x7F is NaN.
     most = 127 if format == NVFP4 else 140
     scales = rng.integers(most - 25, most, (rows, k // block), dtype=np.uint8)
     values = decode_elements(packed, format).astype(np.float64)
@@ -251,7 +258,10 @@ def side(
 
 
 def shared_by_rows(case: Case, packed: Bytes, scales: Bytes) -> tuple[Bytes, Doubles]:
-    """Scales of which every `case.rows` rows of an expert have the first, and what rhs means."""
+    """Let every `case.rows` rows of an expert share the scales of the first of them.
+
+    Return these scales as bytes, and rhs under them in float64, [rows of all experts, k].
+    """
     block = case.block or 128
     few = scales.view(np.float32).reshape(-1, case.n, case.k // block)[:, :: case.rows].copy()
     rows = np.repeat(few.astype(np.float64), case.rows, axis=1)[:, : case.n]
@@ -260,7 +270,7 @@ def shared_by_rows(case: Case, packed: Bytes, scales: Bytes) -> tuple[Bytes, Dou
 
 
 def under_f32(packed: Bytes, format: str) -> Doubles:
-    """The elements without their scales, by ml_dtypes."""
+    """Decode elements that have f32 scales, without the scales, by ml_dtypes."""
     if format == INT4_F32:
         both = np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)
         return both.astype(ml_dtypes.int4).astype(np.float64)
@@ -271,7 +281,8 @@ def under_f32(packed: Bytes, format: str) -> Doubles:
 def floats(
     rng: np.random.Generator, kind: str, rows: int, k: int
 ) -> tuple[npt.NDArray[Any], Doubles]:
-    """Numbers of all magnitudes that a product of f32 has room for, and what is multiplied."""
+    """Draw activations of magnitudes from about 2^-8 to 2^3: as they are in memory, and in float64
+    as they are multiplied."""
     x = rng.normal(size=(rows, k)) * 2.0 ** rng.integers(-8, 4, (rows, k))
     given = x.astype(FLOATS[kind])
     return given, given.astype(FLOATS["bf16" if kind == ROUNDED else kind]).astype(np.float64)
@@ -306,7 +317,7 @@ def simulate(
         change(a if case.lhs in FLOATS else p, q, wanted)
     out = np.full((rows, case.n), np.nan, np.float32)
     lhs = [a.view(np.uint8)] if case.lhs in FLOATS else [a, p]
-    # Counters, which are zero before and after; parts are what memory has.
+    # Counters are zero before the call and must be zero after it; partial sums begin as NaN.
     counters, parts = [], []
     if case.splits > 1:
         elements = case.kernel.split_tiles.elements
@@ -326,9 +337,10 @@ def simulate(
 
 
 def busy_with_two(compiled: Compiled) -> float:
-    """The share of matrix cores, where another workgroup works while one waits.
+    """Return the share of time that matrix cores are busy with two workgroups on a compute unit.
 
-    Both have registers, of which no sum is read from an accumulation register, and nothing spills.
+    Asserts that there are registers for both, that no instruction moves values between VGPRs and
+    accumulation registers, and that nothing spills.
     """
     text, taken = compiled.assembly, compiled.resources
     unit = known_gpu(compiled.case.target).unit
@@ -338,7 +350,7 @@ def busy_with_two(compiled: Compiled) -> float:
 
 
 def require_no_scratch(compiled: CompiledKernel) -> None:
-    """Nothing spills."""
+    """Assert that a kernel neither spills nor uses scratch memory."""
     assert (compiled.resources.spills, compiled.resources.scratch_bytes) == (0, 0)
 
 
@@ -349,15 +361,18 @@ def _share(loop: Loop, unit: ComputeUnit, workgroups: int = 1) -> float:
 
 
 def share_of(compiled: Compiled) -> float:
-    """The share of matrix cores of gfx950, of a workgroup alone on its unit. Nothing spills."""
+    """Return the share of time that matrix cores are busy with one workgroup on a unit of gfx950.
+
+    Asserts that nothing spills.
+    """
     require_no_scratch(compiled)
     return _share(hot_loop(compiled.assembly), GFX950.unit)
 
 
 def loop_of(compiled: Compiled) -> tuple[Loop, float]:
-    """The hot loop, and the share of matrix cores by the model of issue.
+    """Return the hot loop, and the share of time that matrix cores are busy by the issue model.
 
-    All sums are in accumulation registers, and nothing spills.
+    Asserts that all sums are in accumulation registers, and that nothing spills.
     """
     (m, n), taken = compiled.case.tiles, compiled.resources
     assert taken.agpr >= 16 * m * n

@@ -1,6 +1,7 @@
-"""Attention kernels for gfx950 and gfx942 on the simulator, against float64: all raggedness.
+"""Attention kernels for gfx950 and gfx942 on the simulator, against float64.
 
-The cases of a GPU are one program, compiled the way a model is.
+Runs, groups and heads have sizes that do not divide tiles, pieces or pages. The cases of a GPU are
+one program, compiled as a model is.
 """
 
 import functools
@@ -30,12 +31,12 @@ from tests.passes.attention_cases import (
 )
 from tests.passes.kernels.gpu.kernel_stage import with_kernels
 
-#: Long latent rows, as models have them.
+#: Latent rows of the sizes of published models.
 LONG = Case(1, 6, 576, latent=512, rounded=True)
-#: One tile of rows or two, of several tokens and of parts of one; groups that do not divide a tile;
-#: windows and chunks of less than a block of keys, and a window of more than two pieces; pools in
-#: every type; heads of one fragment to eight; results in bf16; scores with a bound; values that are
-#: the first elements of keys, of one wave and of two; queries and weights of 16 bits.
+#: One tile of rows or two, with the rows of several tokens or some rows of one; groups that do not
+#: divide a tile; windows and chunks smaller than a block of keys, and a window of more than two
+#: pieces; every type of pools; heads of one to eight fragments; results in bf16; capped scores;
+#: latent values, summed by one wave or shared out to two; queries and weights of 16 bits.
 CASES = [
     Case(2, 8, 64),
     Case(1, 6, 32, reach=20),
@@ -46,7 +47,7 @@ CASES = [
     Case(1, 20, 64, rounded=True),
     Case(1, 2, 256, "bf16", "bf16", cap=50.0),
     Case(2, 4, 96, latent=64),
-    # Keys and values are one entry of a page: a number that comes twice in the workload.
+    # Keys and values are in the same entry of a page: the workload has its number twice.
     Case(1, 4, 48, latent=32),
     LONG,
     Case(2, 8, 64, "mxint8"),
@@ -59,9 +60,9 @@ CASES = [
     Case(2, 8, 64, bits=16),
     Case(1, 4, 128, "f16", cap=3.0, bits=16),
 ]
-#: Some of those whose values can be poisoned alone.
+#: Some of the cases in which values are not part of the keys, so that they alone can be NaN.
 APART = [CASES[0], CASES[1], CASES[2], CASES[6], CASES[15]]
-#: For gfx942, whose instructions have half of the depth: all types and sizes of these.
+#: Cases for gfx942, whose matrix instructions have half of the depth: all types and sizes.
 PLAIN = [
     *CASES[:6],
     Case(1, 20, 64, rounded=True),
@@ -75,15 +76,15 @@ PLAIN = [
     Case(2, 8, 64, bits=16),
 ]
 BY_TARGET = {"gfx950": CASES, "gfx942": PLAIN}
-#: Which keys a row sees and what it does with them is the same code for both, but for the
-#: instructions and what they are given: on gfx942 one case of each type, and of latent values. Long
-#: latent rows are those of a packed pool.
+#: Cases of the tests of which keys a row sees. Both GPUs have the same code for this, apart from
+#: matrix instructions and their operands, so gfx942 has only a case of each type and of latent
+#: values. gfx950 omits LONG, because it has the same rows over a packed pool.
 SEEN = {
     "gfx950": [case for case in CASES if case != LONG],
     "gfx942": [PLAIN[0], *PLAIN[2:4], PLAIN[7], *PLAIN[-4:]],
 }
-#: Two tiles of rows, long heads, or parts of them fill registers: of kernels that may have as many,
-#: those that take the most. What the other tests run on a GPU is not compiled again.
+#: Cases that take the most registers, because of two tiles of rows, long heads or heads that are
+#: loaded in parts. Cases that other tests compile for the GPU are not repeated here.
 LARGE = [
     Case(1, 5, 80),
     Case(2, 8, 128),
@@ -103,21 +104,22 @@ LARGE = [
 
 
 def each(cases: Mapping[str, Sequence[Case]]) -> pytest.MarkDecorator:
-    """The cases of each GPU."""
+    """Parametrize a test with the cases of each GPU."""
     pairs = [(target, case) for target, own in cases.items() for case in own]
     return pytest.mark.parametrize(("target", "case"), pairs, ids=str)
 
 
 each_case, each_seen = each(BY_TARGET), each(SEEN)
 
-#: (tokens, positions before), in one call, since waves run in lockstep: tokens that are decoded,
-#: over one piece of keys and several; a prompt, and parts of some.
+#: Runs of one call, as (tokens, positions before): decoded tokens over one or several pieces of
+#: keys, a prompt, and parts of prompts. They share a call because the simulator runs waves in
+#: lockstep.
 LENGTHS = [
     *[(1, before) for before in (600, 0, 63, 255, 256, 513, 5)],
     *[(5, 254), (3, 125), (35, 0), (9, 250)],
 ]
-#: Some of them, also for long rows. Kernels take what is not finite key by key, so that each such
-#: key costs time.
+#: Fewer runs for the tests with infinite or NaN numbers, and for long rows: kernels handle such
+#: keys one by one, which takes time.
 FEW = [(1, 300), (3, 125), (20, 0)]
 
 Attend = Callable[[str, Case, Inputs], NDArray[Any]]
@@ -125,7 +127,7 @@ Attend = Callable[[str, Case, Inputs], NDArray[Any]]
 
 @pytest.fixture(scope="module")
 def compiled(watched: Callable[..., Any]) -> Callable[[str], Any]:
-    """All cases of a GPU."""
+    """Return a function that compiles all cases of a GPU, once."""
 
     @functools.cache
     def compile_all(target: str) -> Any:
@@ -136,7 +138,7 @@ def compiled(watched: Callable[..., Any]) -> Callable[[str], Any]:
 
 @pytest.fixture(scope="module")
 def attend(compiled: Callable[[str], Any]) -> Attend:
-    """Run a case, without a finding of the sanitizer."""
+    """Return a function that runs a case, and asserts that the sanitizer finds nothing."""
 
     def call(target: str, case: Case, given: Inputs) -> NDArray[Any]:
         made = compiled(target)
@@ -182,7 +184,7 @@ def test_what_no_row_sees_may_be_anything(target: str, case: Case, attend: Atten
 
 
 def _used(case: Case, given: Inputs) -> NDArray[np.bool_]:
-    """[N, E, B]: whether any row sees a position of an entry."""
+    """Return whether any row sees a position of an entry of a page, [N, E, B]."""
     found = np.zeros(given.pool.shape[:3], bool)
     for entry in {KEYS, case.values}:
         found[:, entry] = seen(case, given)
@@ -220,7 +222,8 @@ def test_a_key_spoils_the_rows_that_see_it_alone(target: str, case: Case, attend
         spoiled.pool[page, VALUES, place, :, 5] = poison
         after = attend(target, case, spoiled)
         assert not np.isfinite(after[rows][sees][..., 5]).any()
-        # What is left of a row is as good as before, and rows that do not see it are the same.
+        # Other elements of these rows are as precise as before; rows that do not see the value are
+        # unchanged.
         other = np.delete(after, 5, axis=-1)
         assert (np.abs(other - np.delete(wanted, 5, axis=-1)) <= np.delete(
             np.broadcast_to(allowed, wanted.shape), 5, axis=-1)).all()  # fmt: skip
@@ -242,7 +245,7 @@ def test_a_value_without_weight_is_not_there(
     case = CASES[0]
     given = draw(case, lengths)
     given.queries[:] = np.abs(given.queries)
-    # The first one is all that there is, until the next one comes.
+    # The first token sees only the first key; for later tokens its weight is zero.
     page, place = given.place(0, 0)
     given.pool[page, KEYS, place] = -60000.0
     given.pool[page, VALUES, place] = 1.0

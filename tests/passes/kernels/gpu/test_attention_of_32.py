@@ -1,7 +1,8 @@
-"""Attention kernels of GPUs with waves of 32, by an interpreter of MLIR, against float64.
+"""Attention kernels of GPUs with waves of 32, run as MLIR by an interpreter, against float64.
 
-It has the layouts of their matrix instructions from documents (lane_interpreter.py). The whole
-kernel is run, and the one that adds pieces up; what LLVM makes of them is not seen here.
+The interpreter has the layouts of matrix instructions from documents (lane_interpreter.py). It runs
+the attention kernel and the kernel that adds pieces up; the code that LLVM makes of them does not
+run.
 """
 
 from collections.abc import Callable
@@ -23,8 +24,8 @@ from tests.passes.kernels.gpu import lane_interpreter
 from tests.passes.kernels.gpu.kernel_stage import with_kernels
 
 TARGETS = ["gfx1201", "gfx1250", "gfx1151"]
-#: Heads of less than a chunk of D, of some and of a part of one; queries in registers and in shared
-#: memory; windows, chunks, caps, latent values; values of one wave and of two.
+#: Heads of less than a chunk of D, of whole chunks, and with a last chunk that is not full; queries
+#: in registers and in LDS; windows, chunks, caps, latent values; values summed by one wave or two.
 CASES = [
     Case(2, 8, 64, reach=50),
     Case(1, 3, 80, cap=3.0),
@@ -37,7 +38,7 @@ CASES = [
     Case(2, 8, 64, bits=16),
     Case(1, 4, 128, "f32", bits=16),
 ]
-#: What takes the most registers on gfx1250, beside heads as models have them.
+#: Heads of published models, and the cases that take the most registers on gfx1250.
 LARGE = [
     Case(2, 8, 64),
     Case(2, 8, 64, "mxint8"),
@@ -54,7 +55,7 @@ LARGE = [
     Case(1, 8, 512, bits=16),
     Case(1, 6, 576, "mxint8", latent=512, bits=16),
 ]
-#: Tokens that are decoded, and parts of prompts, in one call.
+#: Decoded tokens and parts of prompts in one call, as (tokens, positions before).
 LENGTHS = [(5, 254), (1, 520), (3, 29), (1, 0)]
 each_target = pytest.mark.parametrize("target", TARGETS)
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
@@ -62,14 +63,15 @@ each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 @cache
 def lowered(target: str, case: Case) -> ir.Module:
-    """A case with its kernels as MLIR."""
+    """Return the MLIR of a case with its kernels."""
     with new_context():
         return with_kernels(program([case]).decode(), target)
     raise AssertionError("no kernels")
 
 
 def attend(target: str, case: Case, given: Inputs, pieces: int) -> NDArray[np.float32]:
-    """The result, where decoded tokens are computed in so many pieces apart."""
+    """Interpret the kernels of a case and return its result. `pieces`: how many pieces of keys have
+    waves of their own for decoded tokens."""
     queries, sinks, _, runs, pool, lists = given.arrays
     tokens, count = len(queries), len(runs)
     apart = count * pieces if pieces > 1 else 1
@@ -102,7 +104,7 @@ def attend(target: str, case: Case, given: Inputs, pieces: int) -> NDArray[np.fl
 
 
 def pieces_of(given: Inputs) -> int:
-    """All that there are."""
+    """Return the number of pieces of keys that the longest list of pages has."""
     return -(-given.lists.shape[1] * PAGE // PIECE_KEYS)
 
 
@@ -147,7 +149,7 @@ def test_bits_of_a_row_are_its_own(target: str) -> None:
     case = CASES[0]
     given = draw(case, [(9, PIECE_KEYS - 4), (2, 270)], seed=2)
     whole = attend(target, case, given, 1)
-    # Attention writes no pages: runs of one call may be parts of one sequence.
+    # Attention writes no pages, so the runs of one call may be parts of one sequence.
     parts = [(1, 0, 1), (0, 0, 7), (0, 8, 1), (1, 1, 1), (0, 3, 1)]
     rows = np.concatenate(
         [given.runs[run, 0] + np.arange(first, first + count) for run, first, count in parts]
@@ -199,7 +201,7 @@ def test_the_last_part_of_a_weight_is_rounded(target: str) -> None:
     first 16 are cut off is 2^-15 too small, and so is the result."""
     case = Case(1, 1, 16, bits=16)
     given = draw(case, [(1, 254)])
-    # Of weights a little above 0.5 the one with the most after its first 16 bits.
+    # Choose the weight a little above 0.5 whose bits after the first 16 are the largest.
     lower = np.arange(2.0625, 2.75, 2.0**-6, dtype=np.float32)
     weights = np.exp(-lower.astype(np.float64) * case.scale).astype(np.float32)
     left = (weights.view(np.uint32) & 0xFF) * (weights.view(np.uint32) & 0xFF < 250)

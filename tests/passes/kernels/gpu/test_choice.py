@@ -1,4 +1,4 @@
-"""The schedules that products of known models get."""
+"""The schedules that the cost model chooses for products of known models."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,12 +39,13 @@ def test_little_is_computed_for_nothing(rows: int, columns: int) -> None:
     for halves in (1, 2):
         problem = Problem(rows=rows, columns=columns, blocks=90, halves=halves)
         found = choose(problem)
-        # Of whole tiles of rows: what there is is that of columns and K.
+        # With whole tiles of rows, only columns and K are padded.
         rows = -(-rows // found.rows) * found.rows
         assert padding(replace(problem, rows=rows), found) <= 0.07
 
 
-#: 128 x 192 of the result, in k-steps of 4 x 32; a ring of three stages of four of them.
+#: A workgroup computes 128 x 192, in k-steps of 4 blocks of 32; the ring has three stages of four
+#: k-steps.
 STREAM = GpuSchedule(instruction=TileInstruction(16), tiles=(4, 2), waves=(2, 6, 1))
 RING = replace(STREAM, transport="ring", stages=3, k_steps=4)
 
@@ -70,7 +71,7 @@ def test_what_a_small_product_costs() -> None:
     k_step = max(3 * 8 * STREAM.instruction.clocks, 12 * 96 * 4 * 17 / rates.memory_bytes_per_clock)
     computed = 16 * k_step + 128 * 192 * 4 / rates.memory_bytes_per_clock + start
     moved = (128 + 192) * 64 * 17 + 128 * 192 * 4
-    # A step of four k-steps of the side with more rows is asked for.
+    # In flight is a step (four k-steps) of the side with more rows.
     asked = min(4 * 192 * 4 * 17, moved)
     reached = min(device.bytes_a_clock, asked / device.latency_clocks)
     assert cost(problem, STREAM, device) == max(computed, moved / reached + start)
@@ -86,7 +87,7 @@ DENSE = Problem(rows=512, columns=4096, blocks=128, bits=(16, 16), parts=1)
 SHARED = Problem(rows=512, columns=4096, blocks=128, bits=(8, 8), parts=1, shared=(4, 4))
 FLOAT_SHARED = Problem(rows=4096, columns=4096, blocks=128, bits=(16, 8), parts=1, shared=(0, 4))
 BYTES_SHARED = replace(SHARED, rows=4096, parts=0)
-#: Rows of the instruction, tiles, waves, stages and k-steps.
+#: Problem, GPU, and the schedule: rows of the instruction, tiles, waves, stages and k-steps.
 CHOSEN = [
     (ROW, GFX950, (16, (1, 1), (1, 1, 8), 0, 0)),
     (replace(ROW, rows=32, blocks=90, bits=(8, 8)), GFX950, (16, (1, 1), (1, 1, 6), 0, 0)),
@@ -119,7 +120,8 @@ CHOSEN = [
         (16, (2, 1), (1, 1, 3), 0, 0),
     ),
     (replace(FLOAT_SHARED, rows=16), GFX950, (16, (1, 1), (1, 1, 8), 0, 0)),
-    # Scales for 32 elements: few tiles, or K that is no multiple of a stage, are streamed.
+    # Under scales for 32 elements, products of few tiles, or whose K is not a multiple of a stage,
+    # are streamed.
     (replace(FLOAT_SHARED, rows=100, shared=(0, 1)), GFX950, (16, (2, 2), (1, 1, 4), 0, 0)),
     (replace(FLOAT_SHARED, blocks=126, shared=(0, 1)), GFX950, (16, (4, 2), (2, 2, 1), 0, 0)),
     (replace(FLOAT_SHARED, shared=(0, 1)), GFX950, (32, (3, 2), (1, 4, 1), 3, 2)),

@@ -1,5 +1,5 @@
-"""Convolutions of a number of images that comes with the call, by kernels for products, against
-torch: on the simulator, and in waves of 32 by an interpreter of their MLIR."""
+"""Convolutions whose number of images comes with the call, by kernels for plain products, against
+torch. Waves of 64 run on the simulator; kernels in waves of 32 are interpreted as MLIR."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,8 +20,11 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Case:
-    """Images [C, ..] by `filters` [F, C, ..]; [.., C] by [.., C, F] if channels are `last`, or
-    [G, C, ..] by [G, F, C, ..] in `groups`."""
+    """A convolution of `count` images of shape `images` with `filters`.
+
+    Shapes are [C, ..] and [F, C, ..]; if channels are `last`, [.., C] and [.., C, F]; in `groups`,
+    [G, C, ..] and [G, F, C, ..].
+    """
 
     name: str
     images: tuple[int, ...]
@@ -36,7 +39,7 @@ class Case:
 
     @property
     def result(self) -> tuple[int, ...]:
-        """The sizes of an image of the result."""
+        """The shape of an image of the result."""
         first = 0 if self.last else 2 if self.groups else 1
         rank = len(self.images) - (2 if self.groups else 1)
         window = self.filters[first if self.last else first + 1 :][:rank]
@@ -91,7 +94,7 @@ func.func @{self.name}(%x: {images}, %w: {filters}, %bias: {source}) -> {result}
 """
 
     def draw(self) -> list[Array]:
-        """Whole numbers: every sum is exact."""
+        """Draw images, filters and bias: small integers, so that every sum is exact."""
         rng = np.random.default_rng(5)
         shapes = (self.count, *self.images), self.filters
         bias = rng.integers(-8, 9, self.filters[-1 if self.last else 0] if self.bias else 1)
@@ -142,7 +145,8 @@ def test_numbers(target: str, watched: Callable[..., Any]) -> None:
         assert not [finding for _, sanitizer in compiled.seen for finding in sanitizer.findings]
 
 
-#: Cases of one kernel, with no weights to copy. All GPUs have an instruction for 16-bit floats.
+#: Cases that become one kernel, because no weights are copied first. Elements are f16, for which
+#: all GPUs have a matrix instruction.
 ALONE = [
     replace(case, element="f16")
     for case in CASES

@@ -1,7 +1,7 @@
-"""Attention whose last wave adds the pieces up: workgroups in two orders, and without a fence.
+"""Attention whose last wave adds the pieces up, with workgroups in two orders.
 
-Bits are those of the two kernels that other programs have. gfx950 and gfx942 are simulated, waves
-of 32 are interpreted.
+The result has the bits of attention by two kernels, the second of which adds the pieces up. gfx950
+and gfx942 are simulated, waves of 32 are interpreted. Faults are a missing fence or a wrong count.
 """
 
 import functools
@@ -27,9 +27,10 @@ from tests.passes.kernels.gpu import counted_attention, lane_interpreter
 from tests.passes.kernels.gpu.kernel_stage import with_kernels
 from tests.passes.kernels.gpu.test_attention_of_32 import attend, pieces_of
 
-#: Two tiles of rows of a token and a result in bf16; heads of values in two slices, and a window.
+#: A token whose rows fill two tiles, with a result in bf16; values that two waves share, with a
+#: window.
 TWO, SLICED = Case(1, 20, 32, rounded=True), Case(1, 2, 256, reach=300)
-#: Tokens that are decoded among others, over one piece of keys and several.
+#: Decoded tokens and part of a prompt, over one piece of keys and several.
 LENGTHS = [(3, 254), (1, 513), (1, 0), (1, 255)]
 each_order = pytest.mark.parametrize("backwards", [False, True])
 
@@ -39,7 +40,8 @@ Floats = NDArray[np.float32]
 
 @pytest.fixture(scope="module")
 def compiled(watched: Callable[..., Any]) -> Compiled:
-    """A case after the writing of its rows, and alone."""
+    """Return a function that compiles a case twice: with attention after the kernel that writes
+    keys and values, and with attention alone."""
 
     @functools.cache
     def make(target: str, case: Case) -> tuple[Any, Any]:
@@ -50,7 +52,7 @@ def compiled(watched: Callable[..., Any]) -> Compiled:
 
 
 def result(found: Any, case: Case, given: Inputs) -> Floats:
-    """As f32 [T, V, G, mixed]."""
+    """Return a result as f32 [T, V, G, mixed]."""
     whole = np.asarray(found).astype(np.float32)
     return whole.reshape(*given.queries.shape[:3], case.mixed)
 
@@ -67,7 +69,7 @@ def test_one_dispatch_has_the_bits_of_two(
     counted, alone = compiled(target, case)
     given = draw(case, LENGTHS)
     wanted = result(alone.model.call(str(case), *given.arrays), case, given)
-    # Few at once, so that the last one is not in the first batch.
+    # Three waves run at once, so that the last wave of a tile is in a later batch.
     monkeypatch.setattr(hal, "launch", functools.partial(launch, waves=3, backwards=backwards))
     counted.seen.clear()
     found = counted.model.call("counted", *counted_attention.arguments(case, given))
@@ -136,13 +138,13 @@ def test_registers_are_enough(target: str, case: Case, tmp_path: Path) -> None:
 
 @functools.cache
 def lowered(target: str, case: Case) -> ir.Module:
-    """The kernels of a case as MLIR."""
+    """Return the MLIR of a case with its kernels."""
     with new_context():
         return with_kernels(counted_attention.program(case), target)
 
 
 def interpreted(target: str, case: Case, given: Inputs, start: int, backwards: bool) -> Floats:
-    """What a wave of 32 computes where counters begin at `start`."""
+    """Interpret the kernel of a case in waves of 32, with counters that begin at `start`."""
     queries, sinks, _, runs, pool, lists = given.arrays
     tokens, count, rows = len(queries), len(runs), case.heads * case.group
     pieces = pieces_of(given)

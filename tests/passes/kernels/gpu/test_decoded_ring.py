@@ -1,4 +1,4 @@
-"""Kernels that decode both sides once for a workgroup, on the simulator with its sanitizer."""
+"""Rings that decode both sides once for a workgroup, on the simulator with its sanitizer."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,16 +35,16 @@ _OTHER = Case(
 
 
 def case(lhs: str, rhs: str, m: int, n: int, k: int, tiles: tuple[int, int] = (1, 1)) -> Case:
-    """On gfx942."""
+    """Return a case for gfx942."""
     return replace(_OTHER, lhs=lhs, rhs=rhs, m=m, n=n, k=k, tiles=tiles)
 
 
 def of_gfx950(lhs: str, rhs: str, m: int, n: int, k: int, tiles: tuple[int, int] = (1, 1)) -> Case:
-    """On gfx950, which has conversions."""
+    """Return a case for gfx950, which has conversions."""
     return replace(case(lhs, rhs, m, n, k, tiles), target="gfx950")
 
 
-#: Every way to decode; no, one and some passes of four stages, with each number that is left.
+#: Every way to decode; K of no, one and several iterations of four stages, with 0 to 3 stages left.
 CASES = [
     case(F4, F4, 70, 100, 544, (2, 1)),
     case(F4, E2M3, 64, 132, 32, (1, 2)),
@@ -57,7 +57,8 @@ CASES = [
     case("f16", E2M3, 40, 68, 128, (1, 2)),
     case("f32", E4M3, 70, 64, 160),
     replace(case(ROUNDED, F4, 68, 36, 256), groups=3, experts=2, share=4),
-    # f32 scales, which multiply sums: of one run of four stages, of some, of all; of both sides.
+    # f32 scales, which multiply the sums of one run of four stages, of several, or of all; and such
+    # scales on both sides.
     case("bf16", E4M3_F32, 130, 100, 640, (2, 2)),
     case("f16", INT8_F32, 64, 132, 128, (1, 2)),
     case("f32", INT4_F32, 70, 64, 384, (2, 1)),
@@ -68,8 +69,8 @@ CASES = [
     replace(case(INT8_F32, INT4_F32, 68, 36, 512), block=256, groups=3, experts=2, share=4),
     replace(case(F4, E4M3_F32, 40, 68, 512), splits=2),
 ]
-#: Two packed sides that no scaled instruction takes, integers, and fewer blocks than scales that a
-#: wave loads at once.
+#: Two packed sides that no scaled instruction accepts, integers, and rows with fewer blocks than
+#: the scales that a wave loads at once.
 CASES_OF_GFX950 = [
     of_gfx950(NVFP4, NVFP4, 70, 100, 576, (2, 1)),
     of_gfx950(E4M3, NVFP4, 64, 132, 320, (1, 2)),
@@ -90,7 +91,7 @@ CASES_OF_GFX950 = [
 
 @pytest.fixture(scope="module")
 def compiled() -> Callable[[Case], Compiled]:
-    """The kernel of a case, compiled once."""
+    """Return a function that compiles the kernel of a case once."""
     known = {
         target: compiler(cases, target)
         for target, cases in (("gfx942", CASES), ("gfx950", CASES_OF_GFX950))

@@ -1,7 +1,7 @@
-"""Products of floats by plain weights, alone, on the simulator with its sanitizer.
+"""Kernels of products of floats by plain weights, each alone, on the simulator with its sanitizer.
 
-Products are those of numpy in float64. Every schedule must give the same bits to a row, wherever it
-is among the others.
+Results are compared with numpy in float64. A row must have the same bits with every schedule and at
+every place among other rows.
 """
 
 from collections.abc import Callable
@@ -29,20 +29,21 @@ from mxc.simulator.watch.sanitizer import Sanitizer
 from tests.passes.kernels.gpu.rings import compiler, drains, share_of
 
 Array = npt.NDArray[Any]
-#: Activations that are f32, of which bf16 are multiplied.
+#: f32 activations that are rounded to bf16 before they are multiplied.
 ROUNDED = "f32 as bf16"
 BF16 = ml_dtypes.bfloat16
 FLOATS = {"bf16": BF16, "f16": np.float16, "f32": np.float32, ROUNDED: np.float32}
-#: Waves along K that have a chunk each, which number is that of the chunks.
+#: As the number of waves along K: as many waves as chunks, each with one chunk.
 CHUNKS = 0
 
 
 @dataclass(frozen=True)
 class Case:
-    """groups x [m, k] by [n, k], tiles and waves of a stream, or with `stages` of a ring.
+    """A product of `groups` x [m, k] by [n, k], and the schedule of its kernel.
 
-    experts: how many rhs there are to choose from; share: rows that have the same row of lhs;
-    panels: whether rhs lies in them.
+    `stages`: pipeline stages of a ring; 0 for a stream. `experts`: number of rhs that groups choose
+    from. `share`: number of consecutive rows that have the same row of lhs. `panels`: whether rhs
+    is stored in panels.
     """
 
     lhs: str
@@ -86,7 +87,7 @@ class Case:
 
 SQUARE, ACROSS = (2, 2, 1), (1, 4, 1)
 CASES = [
-    # One chunk, one block; several of one step, of more; K that no number of chunks divides.
+    # A chunk of one block; several chunks, of one step each or more; K that chunks do not divide.
     Case("bf16", "bf16", 1, 16, 32),
     Case("bf16", "bf16", 3, 20, 512),
     Case("bf16", "bf16", 16, 36, 2880),
@@ -94,16 +95,17 @@ CASES = [
     Case("f16", "f16", 5, 33, 544, tiles=(1, 2)),
     Case("f16", "bf16", 5, 20, 320, tiles=(1, 2)),
     Case("f32", "bf16", 20, 24, 800, tiles=(2, 1)),
-    # All chunks by one wave.
+    # One wave computes all chunks.
     Case("bf16", "bf16", 70, 52, 1056, tiles=(2, 1), waves=SQUARE),
     Case("f32", "bf16", 40, 36, 480, tiles=(1, 2), waves=SQUARE),
-    # Through LDS.
+    # Rings, with rows in LDS.
     Case("bf16", "bf16", 70, 100, 544, tiles=(2, 2), waves=ACROSS, stages=3),
     Case("f16", "f16", 33, 64, 1024, tiles=(1, 2), waves=ACROSS, stages=8),
     Case(ROUNDED, "bf16", 64, 72, 352, tiles=(4, 2), waves=(1, 2, 1), stages=2),
     Case("bf16", "bf16", 12, 36, 96, groups=3, experts=2, share=4, waves=ACROSS, stages=4),
     Case("bf16", "bf16", 4, 36, 256, groups=3, experts=2, share=4),
-    # Fewer stages than memory needs, and a chunk of whole rounds of the loop and more.
+    # Fewer stages than cover the memory latency; a chunk of whole iterations of the loop, and of a
+    # part of one more.
     Case("bf16", "bf16", 40, 200, 352, tiles=(2, 2), waves=ACROSS, stages=3),
     Case("bf16", "bf16", 20, 140, 2880, tiles=(1, 2), waves=ACROSS, stages=4, panels=True),
     Case("bf16", "bf16", 130, 300, 1056, tiles=(8, 4), waves=ACROSS, stages=2, panels=True),
@@ -119,12 +121,12 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def compiled() -> Callable[[Case], Any]:
-    """The kernel of a case, compiled once."""
+    """Return a function that compiles the kernel of a case once."""
     return compiler(CASES)
 
 
 def floats(rng: np.random.Generator, kind: str, rows: int, k: int) -> Array:
-    """Numbers of all magnitudes that a product of f32 has room for."""
+    """Draw floats of magnitudes from about 2^-8 to 2^3."""
     return (rng.normal(size=(rows, k)) * 2.0 ** rng.integers(-8, 4, (rows, k))).astype(FLOATS[kind])
 
 
@@ -137,7 +139,7 @@ class Run:
 
 
 def simulate(compiled: Any, x: Array, w: Array) -> Run:
-    """[rows, k] by [experts, n, k]."""
+    """Run the kernel of a case on rows `x` [rows, k] and weights `w` [experts, n, k]."""
     case = compiled.case
     ids = np.arange(case.groups, dtype=np.int32)[::-1].copy()
     multiplied = x.astype(BF16) if case.lhs == ROUNDED else x
@@ -186,7 +188,7 @@ def test_no_load_outlives_its_wave(case: Case, compiled: Callable[[Case], Any]) 
 
 @pytest.mark.parametrize(
     ("k", "stages", "share"),
-    # Of the last two chunks have no number of stages that a round of three or four divides.
+    # In the last two, the number of stages of a chunk is not a multiple of an iteration's, 3 or 4.
     [(4096, 4, 0.95), (2880, 3, 0.95), (2048, 4, 0.93), (11008, 4, 0.93)],
 )
 def test_matrix_cores_are_busy(
@@ -230,7 +232,7 @@ def test_infinities_stay_and_nan_too(number: int, compiled: Callable[[Case], Any
     assert np.isfinite(run.found[1:, :7]).all()
 
 
-#: Chunks over K of published sizes: q_proj of gpt-oss, its o_proj, others.
+#: Chunks of published sizes of K: those of q_proj and o_proj of gpt-oss, and others.
 @pytest.mark.parametrize(
     ("blocks", "size", "count"),
     [(1, 4, 1), (90, 18, 5), (128, 32, 4), (64, 16, 4), (17, 4, 5), (33, 6, 6), (448, 112, 4)],

@@ -1,5 +1,6 @@
-"""Attention over dense keys and values by kernels for GPUs, against torch: those for waves of 64 on
-the simulator, those for waves of 32 by an interpreter of their MLIR.
+"""Attention over dense keys and values by kernels for GPUs, against torch.
+
+Kernels for waves of 64 run on the simulator; those for waves of 32 are interpreted as MLIR.
 """
 
 from collections.abc import Callable
@@ -21,8 +22,8 @@ from tests.passes.test_dense_attention import CASES, Case, check, draw, program
 
 Array = NDArray[Any]
 
-#: Sequences of one, whose pieces have waves of their own; prompts, of which a wave may have two
-#: tiles of rows; keys of part of a piece and of several; values of another size.
+#: Sequences with one query, whose pieces have waves of their own; prompts, where a wave may have
+#: two tiles of rows; part of a piece of keys, and several pieces; values of another size than keys.
 OWN = [
     Case(1, 45, 64, 2, 4, 64, causal=True, element="bf16"),
     Case(1, 45, 64, 2, 4, 64, element="bf16"),
@@ -40,13 +41,14 @@ def compiled(watched: Callable[..., Any]) -> Any:
 
 
 def attend(case: Case, given: list[Array], compiled: Any) -> Array:
-    """The result, by kernels of mxc without a finding."""
+    """Run a case on the simulator; assert that kernels of mxc compute it, without a finding."""
     compiled.seen.clear()
     (found,) = compiled.model.call(str(case), *given)
     kernels = [kernel for kernel, _ in compiled.seen if kernel.name.startswith("mxc_attention")]
-    # The second one adds pieces up, if a call has some.
+    # The second kernel adds pieces up, if the call has several.
     assert len(kernels) == 2
-    # Heads of other sizes are copied, and dynamic sizes have a table of sequences.
+    # Heads that are no multiple of 16 are copied first; dynamic sizes take a dispatch for the table
+    # of sequences.
     if case.depth % 16 == 0:
         assert len(compiled.seen) == 2 + case.dynamic
     assert not [finding for _, sanitizer in compiled.seen for finding in sanitizer.findings]
@@ -92,8 +94,8 @@ def test_a_row_of_which_all_is_masked(case: Case, compiled: Any) -> None:
     check(attend(case, given, compiled), case, given)
 
 
-#: Cases for waves of 32: the end of the keys within a block, each kind of mask, and more queries
-#: than keys.
+#: Cases for waves of 32: keys that end within a block, each kind of mask, and more queries than
+#: keys.
 OF_32 = [
     Case(1, 7, 3, 2, 1, 16, causal=True),
     Case(2, 20, 45, 2, 2, 64, mask=(2, 4, 20)),
@@ -115,7 +117,8 @@ def test_waves_of_32(case: Case, target: str) -> None:
 
 
 def interpreted(case: Case, given: list[Array], target: str) -> Array:
-    """The result of the first kernel, which is all where pieces are not computed apart."""
+    """Interpret the first kernel of a case, and return its result. Pieces are not computed apart,
+    so the second kernel has nothing to add up."""
     queries, keys, values, *mask = given
     count, tokens, heads, group, _ = queries.shape
     mixed = values.shape[-1]

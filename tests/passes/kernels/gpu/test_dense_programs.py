@@ -1,7 +1,7 @@
-"""Dense products of parameters by any number of rows, with what follows, as programs.
+"""Programs with dense products of parameters by any number of rows, and the epilogue of each.
 
-Each is compiled with several schedules, by the rows of a call, and run on the simulator. A row gets
-the same bits whichever of them computes it.
+A product is compiled with several schedules, chosen by the rows of a call, and run on the
+simulator. A row has the same bits whichever of them computes it.
 """
 
 import json
@@ -36,20 +36,23 @@ from tests.passes.kernels.gpu.test_dynamic_rows import gate
 Array = NDArray[Any]
 BF16 = ml_dtypes.bfloat16
 TYPES = {"bf16": BF16, "f16": np.float16, "f32": np.float32}
-#: As a host program names them.
+#: The element types of a host program (HAL) for numpy's types.
 CODES = {
     np.dtype(BF16): int(HalElementType.BFLOAT_16),
     np.dtype(np.float16): int(HalElementType.FLOAT_16),
     np.dtype(np.float32): int(HalElementType.FLOAT_32),
     np.dtype(np.int32): int(HalElementType.INT_32),
 }
-#: No row, one, less than a tile, more, and as many as go through LDS.
+#: No row, one row, less than a tile, more than a tile, and enough for a ring.
 ROWS = (0, 1, 7, 33, 70)
 
 
 @dataclass(frozen=True)
 class Case:
-    """[?, k] of `lhs` by [n, k] of `rhs`; `after`: what follows; `experts`: chosen row by row."""
+    """A product of [?, k] of type `lhs` by [n, k] of type `rhs`.
+
+    `after`: the epilogue. `experts`: number of weights, of which each row chooses one; 0: one.
+    """
 
     name: str
     lhs: str
@@ -70,7 +73,8 @@ CASES = [
     Case("blocks", "bf16", "bf16", 64, 288, after="quantize"),
     Case("experts", "bf16", "bf16", 36, 160, experts=3),
 ]
-#: By waves along K, by one wave, and where there is one through a ring.
+#: Schedules of each case: streams with several waves along K and with one, and a ring if the GPU
+#: has one.
 SCHEDULES = {
     case.name: [
         {"below": 5, "instruction": 16, "tiles": [1, 2], "waves": [1, 1, along]},
@@ -126,7 +130,7 @@ def weights(case: Case) -> Array:
 
 
 class Program:
-    """All cases for one target."""
+    """A program of all cases for one target, on the simulator."""
 
     def __init__(self, target: str, folder: Path) -> None:
         with new_context(), ir.Location.unknown():
@@ -170,21 +174,23 @@ class Program:
         self._machine = Machine(module_file, self._device.functions())
 
     def __call__(self, name: str, *arguments: Array) -> list[Array]:
-        """The bytes of the results; what follows is a part of the kernel."""
+        """Run a case, and return its results as bytes. Asserts that the epilogue is in the kernel
+        of the product."""
         self.watched.clear()
         views = [
             View(HalBuffer.over(each.reshape(-1).view(np.uint8)), each.shape, CODES[each.dtype], 1)
             for each in map(np.ascontiguousarray, arguments)
         ]
         found = self._machine.call(name, *views)
-        # gfx942 has no instructions that quantize. Rows are sorted by expert, and put in order.
+        # gfx942 quantizes in a kernel of its own. Rows that choose experts are sorted before the
+        # product and put back in order after it.
         more = {("gfx942", "blocks"): 1, (self._target, "experts"): 2}
         assert len(self.watched) == 1 + more.get((self._target, name), 0)
         assert not [finding for each in self.watched.values() for finding in each.findings]
         return [np.frombuffer(view.buffer.bytes.tobytes(), np.uint8) for view in found]
 
 
-#: Whether a GPU loads straight to LDS.
+#: Whether a GPU has a ring for dense products, which loads straight from memory to LDS.
 RING = {"gfx950": True, "gfx942": False}
 
 
@@ -194,7 +200,7 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def arguments(case: Case, rows: int) -> tuple[list[Array], Array]:
-    """Arguments of a call, and what it computes. A row is the same in all calls."""
+    """Return the arguments of a call, and its expected result. A row is the same in all calls."""
     rng = np.random.default_rng(case.k)
     most = max(ROWS)
     x = rng.normal(size=(most, case.k)).astype(TYPES[case.lhs])[:rows]
@@ -226,12 +232,12 @@ def test_products(case: Case, compiled: Program) -> None:
         if not kept:
             kept = results
         for most, found in zip(kept, results, strict=True):
-            # Whatever kernel computes it, and whichever rows are beside it.
+            # A row has the same bits whichever kernel computes it, beside any other rows.
             np.testing.assert_array_equal(found, most[: found.size])
         if case.after == "quantize":
             blocks = quantize(wanted.astype(np.float32), "mxfp8e4m3", recipe="even")
             same = results[0].reshape(blocks.elements.shape) == blocks.elements
-            # Sums differ in their last bits, which may be a tie.
+            # The last bits of sums may differ, so that ties may round to another number.
             assert (~same).sum() <= same.size // 100
             continue
         stored, bound = (BF16, 4e-3) if case.after == "round" else (np.float32, 2e-6)

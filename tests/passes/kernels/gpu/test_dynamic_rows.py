@@ -1,7 +1,7 @@
-"""Products of a number of rows that comes with the call, compiled, and run on the simulator.
+"""Scaled products whose number of rows comes with the call, compiled and run on the simulator.
 
-One program has a function a case, and each is called with several numbers of rows. Elements are
-decoded by `mxc.formats.packing`, which has oracles of its own; products are those of numpy.
+One program has a function for each case, which is called with several numbers of rows. Elements are
+decoded by `mxc.formats.packing`, which has tests of its own; products are compared with numpy.
 """
 
 import json
@@ -35,18 +35,19 @@ from mxc.simulator.watch.count import Counter
 Array = NDArray[Any]
 F4, E2M3, E4M3, E5M2 = "mxfp4", "mxfp6e2m3", "mxfp8e4m3", "mxfp8e5m2"
 FLOATS = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
-#: Rows of a group of pairs that are sorted.
+#: Rows of a group where rows are sorted by expert.
 SLOTS = 16
-#: One row, less than a tile, a tile, tiles of a few workgroups, of many.
+#: No row, one row, less than a tile, a tile, and the tiles of a few workgroups and of many.
 ROWS = (0, 1, 7, 16, 100, 300)
 
 
 @dataclass(frozen=True)
 class Case:
-    """[?, k] of `lhs` by [n, k] of `rhs`; `after`: what follows; `experts`: chosen row by row, or
-    by each group of [?, ?, k] where these are `grouped`, or of [?, 16, k] where they are `sorted`.
+    """A product of [?, k] of type `lhs` by [n, k] of type `rhs`.
 
-    `source`: of floats, lhs is quantized in the program.
+    `after`: the epilogue. `experts`: number of weights. Each row chooses one; if rows are
+    `grouped`, each group of [?, ?, k] does, and if they are `sorted`, each group of [?, 16, k].
+    `source`: type of the floats that the program quantizes to lhs; empty: lhs is an argument.
     """
 
     name: str
@@ -75,9 +76,9 @@ CASES = [
     Case("quantized", E4M3, F4, 36, 160, source="bf16"),
     Case("quantized_sixes", E2M3, E2M3, 40, 96, source="f32"),
 ]
-#: Two cases below 5 rows, below 50, where one has splits of K, and through a ring; groups below 17
-#: rows, and through a ring; the first of the others as the compiler chooses; all else by one
-#: schedule, soon compiled.
+#: Two cases have three schedules: for less than 5 rows, for less than 50 (one of them with splits
+#: of K), and a ring for more. Groups have one for less than 17 rows, and a ring for more. The case
+#: "mixed" has the compiler's choice. All others have one schedule that compiles fast.
 SCHEDULES = [
     {"n": n, "k": k, "lhs": lhs, "schedule": [
         {"below": 5, "instruction": 16, "tiles": [1, halves], "waves": [1, 1, 4]},
@@ -170,7 +171,7 @@ def build(case: Case) -> None:
 
 
 def add_bias(y: ir.Value, ids: ir.Value, bias: ir.Value) -> ir.Value:
-    """Plus the bias of the expert of each group."""
+    """Add to the rows of each group the bias of its expert."""
 
     def add(value: ir.Value, expert: ir.Value) -> ir.Value:
         row = arith.index_cast(ir.IndexType.get(), expert)
@@ -180,7 +181,7 @@ def add_bias(y: ir.Value, ids: ir.Value, bias: ir.Value) -> ir.Value:
 
 
 def gate(y: ir.Value) -> ir.Value:
-    """Its left half times its right half."""
+    """Return the left half of the columns times the right half."""
     f32 = ir.F32Type.get()
     *lead, n = shape_of(y)
     kind = ir.RankedTensorType.get([*lead, n // 2], f32)
@@ -206,7 +207,7 @@ def compiled(watched: Callable[..., Any]) -> Any:
 
 
 def operand(rng: np.random.Generator, shape: list[int], name: str) -> tuple[list[Array], Array]:
-    """The arguments of an operand [.., k], and the float64 values that they mean."""
+    """Draw an operand [.., k]: the arguments that pass it, and its values in float64."""
     if name in FLOATS:
         x = rng.normal(size=shape).astype(FLOATS[name])
         return [x.reshape(*shape[:-1], shape[-1] // 32, 32)], x.astype(np.float64)
@@ -297,7 +298,7 @@ def on_a_cpu(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 def groups_of_rows(groups: int, rows: int) -> tuple[list[Array], Array]:
-    """The arguments of the case with groups, and its result."""
+    """Return the arguments of the grouped case, and its expected result."""
     case, rng = GROUPED, np.random.default_rng(rows)
     x, left = operand(rng, [groups, rows, case.k], case.lhs)
     w, right = operand(rng, [case.experts, case.n, case.k], case.rhs)
@@ -344,7 +345,7 @@ def test_products(case: Case, rows: int, compiled: Any) -> None:
         blocks = quantize(wanted.astype(np.float32), F4, recipe="even")
         assert (made[1] == blocks.scales).all()
         same = made[0].reshape(blocks.elements.shape) == blocks.elements
-        # Sums differ in their last bits, which may be a tie.
+        # The last bits of sums may differ, so that ties may round to another number.
         assert (~same).sum() <= same.size // 100
         return
     found = made[0].view(np.float32).reshape(wanted.shape)

@@ -1,4 +1,4 @@
-"""Weights that a buffer does not reach: each workgroup sees its own columns of them alone."""
+"""Weights larger than a buffer can address: the buffer of a workgroup has only its own columns."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +30,7 @@ from tests.passes.kernels.gpu.rings import (
 )
 from tests.passes.kernels.gpu.test_ring import gated
 
-#: Ends of rows and columns; each side straight to registers and in LDS.
+#: Rows and columns that do not fill tiles; each side both straight to registers and through LDS.
 RINGS = [
     Case(F4, F4, 70, 200, 544, tiles=(2, 1), waves=ACROSS),
     Case(E4M3, E4M3, 64, 100, 512, tiles=(1, 2)),
@@ -47,7 +47,7 @@ DENSE = [
 
 @dataclass(frozen=True)
 class Streamed(Case):
-    """A case without a ring."""
+    """A case that is streamed."""
 
     @property
     def kernel(self) -> Any:

@@ -1,4 +1,4 @@
-"""Kernels that stage float activations in LDS, on the simulator with its sanitizer."""
+"""Rings whose sides become floats, on the simulator with its sanitizer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,8 @@ from tests.passes.kernels.gpu.rings import (
     simulate,
 )
 
-#: Every way to split and to decode; one, some and cut passes of four k-steps.
+#: Every way to split floats and to decode elements; K of one iteration of the loop, of several, and
+#: of a last iteration that is cut off.
 CASES = [
     Case("bf16", F4, 70, 100, 544, tiles=(2, 1), stages=3, k_steps=1, waves=SQUARE),
     Case("bf16", E2M3, 64, 132, 288, tiles=(1, 2), stages=2, k_steps=1, waves=SQUARE),
@@ -53,7 +54,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def compiled() -> Callable[[Case], Compiled]:
-    """The kernel of a case, compiled once."""
+    """Return a function that compiles the kernel of a case once."""
     return compiler(CASES)
 
 

@@ -1,7 +1,7 @@
-"""Pairs sorted by expert, by kernels for GPUs: what a stable sort of numpy finds.
+"""GPU kernels that sort pairs of a row and an expert by expert, against a stable sort of numpy.
 
-Those of gfx950 and gfx942, in waves of 64, run on the simulator, as users compile them. That of
-gfx1201, in waves of 32, is run by an interpreter of MLIR (lane_interpreter.py).
+The kernels of gfx950 and gfx942, in waves of 64, run on the simulator, compiled as users do. That
+of gfx1201, in waves of 32, is run by an interpreter of MLIR (lane_interpreter.py).
 """
 
 from collections.abc import Callable
@@ -23,7 +23,8 @@ from tests.passes.kernels.gpu.kernel_stage import with_kernels
 Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.int32]
 
-#: Experts, and slots of a group: of less than a wave, of more lanes than bring pairs, odd numbers.
+#: Numbers of experts and of slots of a group: fewer experts than lanes of a wave, more than the
+#: fewest lanes of a workgroup (256), and odd numbers.
 CASES = [(5, 4), (32, 16), (300, 16), (7, 3)]
 each_case = pytest.mark.parametrize(("experts", "rows"), CASES)
 SIMULATED = ["gfx950", "gfx942"]
@@ -33,7 +34,7 @@ Call = Callable[[str, Integers, int, int], list[Integers]]
 
 
 class Copies(NamedTuple):
-    """Rows of `width` elements that are copied."""
+    """A case in which the kernel also copies rows of `width` elements to their slots."""
 
     experts: int
     rows: int
@@ -41,13 +42,13 @@ class Copies(NamedTuple):
     element: str
 
 
-#: Pieces for all lanes, more than these load at once, and fewer.
+#: Rows with a piece for each lane, with more pieces than lanes load at once, and with fewer.
 COPIES = [Copies(32, 16, 2880, "bf16"), Copies(5, 4, 20, "f32"), Copies(300, 16, 8000, "i8")]
 TYPES = {"bf16": ml_dtypes.bfloat16, "f32": np.float32, "i8": np.int8}
 
 
 def program(cases: list[tuple[int, int]]) -> str:
-    """A function for each case."""
+    """Return a program with a function for each case."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
@@ -66,7 +67,7 @@ def program(cases: list[tuple[int, int]]) -> str:
 
 @pytest.fixture(scope="module")
 def call(watched: Callable[..., Any]) -> Call:
-    """Compute a case on a target."""
+    """Return a function that computes a case on a target."""
     made = {target: watched(program(CASES), target=target) for target in SIMULATED}
 
     def compute(target: str, chosen: Integers, experts: int, rows: int) -> list[Integers]:
@@ -81,7 +82,8 @@ def call(watched: Callable[..., Any]) -> Call:
 
 @pytest.fixture(scope="module")
 def copy(watched: Callable[..., Any]) -> Callable[[str, Copies, Integers, Array], list[Array]]:
-    """Compute a case of copies on a target: what `call` does, and the rows of slots."""
+    """Return a function that computes a case with copies on a target: the results of `call`, then
+    the rows in their slots."""
     made = {target: watched(program_of_copies(COPIES), target=target) for target in SIMULATED}
 
     def compute(target: str, case: Copies, chosen: Integers, x: Array) -> list[Array]:
@@ -103,7 +105,7 @@ def copy(watched: Callable[..., Any]) -> Callable[[str, Copies, Integers, Array]
 
 
 def run_here(target: str, source: str, flat: list[Array], chosen: Integers, tokens: int) -> None:
-    """Interpret the kernel of a program of one case."""
+    """Interpret the kernel of a program of one case on buffers `flat`, in place."""
     groups = len(flat[2]) // 4
     with new_context():
         module = with_kernels(source, target)
@@ -111,7 +113,7 @@ def run_here(target: str, source: str, flat: list[Array], chosen: Integers, toke
 
 
 def program_of_copies(cases: list[Copies]) -> str:
-    """A function for each case."""
+    """Return a program with a function for each case."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         size = ir.ShapedType.get_dynamic_size()
@@ -128,12 +130,12 @@ def program_of_copies(cases: list[Copies]) -> str:
 
 
 def count_of_groups(pairs: int, experts: int, rows: int) -> int:
-    """Groups that so many pairs may need."""
+    """Return the largest number of groups that `pairs` pairs may need."""
     return (pairs + min(pairs, experts) * (rows - 1)) // rows
 
 
 def interpreted(target: str, chosen: Integers, experts: int, rows: int) -> list[Integers]:
-    """What the body of the kernel computes."""
+    """Interpret the kernel of a case, and return its results."""
     groups = count_of_groups(len(chosen), experts, rows)
     made = [np.full(size, -9, np.int32) for size in (groups, groups * rows, len(chosen))]
     with new_context():
@@ -144,8 +146,8 @@ def interpreted(target: str, chosen: Integers, experts: int, rows: int) -> list[
 
 
 def check(chosen: Integers, experts: int, rows: int, found: list[Integers]) -> None:
-    """Pairs of an expert are side by side in their order; slots and groups that are left come
-    last."""
+    """Assert that the pairs of an expert are adjacent, in their order, and that unused slots of an
+    expert and unused groups come last."""
     owners, pairs, slots = found
     groups = count_of_groups(len(chosen), experts, rows)
     wanted_owners = np.full(groups, experts)
@@ -201,7 +203,7 @@ def test_rows_are_copied_to_slots(
     np.testing.assert_array_equal(rows.reshape(-1, case.width), x[integers[1] // 4])
 
 
-#: Other numbers than those of a GPU.
+#: Pairs of an expert, and the rows of a group from so many pairs on: not the numbers of any GPU.
 GROUP_ROWS = ((0, 16), (16, 48), (40, 128))
 
 
@@ -223,7 +225,8 @@ def test_rows_of_groups_that_come_with_the_call(
 
 
 def program_of_any_rows(experts: int) -> str:
-    """Groups alone, and with copies of rows, of which each has two pairs."""
+    """Return a program with two functions: groups alone, and groups with copies of rows that have
+    two pairs each."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         size = ir.ShapedType.get_dynamic_size()

@@ -1,8 +1,8 @@
 """Products whose columns are queries, keys and values, rotated and written to pages by one kernel.
 
-Programs are compiled with several schedules, by the rows of a call, and run on the simulator. The
-same program with another reader of the product has two kernels, and the same bits; its product is
-compared with numpy, its rotation by test_rotary_writes.py. Waves of 32 are interpreted.
+Programs are compiled with several schedules, by the rows of a call, and run on the simulator. A
+program whose product has another reader needs two kernels, which must give the same bits. Numpy
+checks its product, test_rotary_writes.py its rotation. Waves of 32 are interpreted.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,17 +32,19 @@ from tests.passes.kernels.gpu.kernel_stage import with_kernels
 from tests.passes.kernels.gpu.test_dynamic_rows import E4M3, F4, FLOATS, operand
 
 Array = NDArray[Any]
-#: Pages, their entries, of which keys are in this one, and their positions.
+#: Number of pages, entries of a page, the entry that holds keys, and positions of a page.
 PAGES, ENTRIES, ENTRY, POSITIONS = 4, 6, 2, 32
 ROWS = (0, 1, 7, 33, 70)
 
 
 @dataclass(frozen=True)
 class Case:
-    """[?, k] of `lhs` by weights of type `rhs` of `queries` + 2 `heads` heads of `depth` elements.
+    """A product of [?, k] of type `lhs` by weights of type `rhs`.
 
-    `pages`: what keys and values are stored as. `pairs`: of a head that are rotated; 0: all.
-    `apart`: the product has another reader. `loaded`: scaled weights are a parameter, in panels.
+    Its columns are `queries` + 2 `heads` heads of `depth` elements. `pages`: the format in which
+    keys and values are stored. `pairs`: rotary pairs of a head that are rotated; 0: all. `apart`:
+    whether the product has another reader. `loaded`: whether scaled weights are a parameter, in
+    panels.
     """
 
     name: str
@@ -64,7 +66,7 @@ class Case:
 
     @property
     def columns(self) -> list[int]:
-        """Number of columns of queries, keys and values."""
+        """Numbers of columns of queries, of keys and of values."""
         return [count * self.depth for count in (self.queries, self.heads, self.heads)]
 
 
@@ -79,7 +81,8 @@ CASES = [
     Case("floats_mxfp8", "bf16", E4M3, 4, 2, 64, 512, pages="mxfp8e4m3"),
     Case("dense_fp8", "bf16", "bf16", 3, 1, 64, 288, pages="fp8e4m3"),
 ]
-#: What a kernel of rows rotates: a part of a head, heads that fill no tiles.
+#: Cases that the product's kernel does not rotate, so that a kernel of rows does: part of a head is
+#: rotated, or heads do not fill tiles.
 LEFT = [
     replace(CASES[0], name="partial", pairs=16),
     replace(CASES[0], name="narrow", depth=32),
@@ -87,8 +90,9 @@ LEFT = [
 
 
 def schedules(target: str, cases: list[Case]) -> Iterator[dict[str, Any]]:
-    """By waves along K, by one wave, and where there is one through a ring, in splits of K where
-    it has two."""
+    """Yield the schedules of each case: streams with several waves along K and with one, and a ring
+    if the target has one. At K = 512 the ring has two splits, and a stream takes 1000 rows or more.
+    """
     small, ring = {"instruction": 16}, {"transport": "ring", "stages": 3}
     for case in cases:
         dense, least = case.rhs in FLOATS, 4 if case.in_blocks else 2
@@ -180,17 +184,17 @@ def build(case: Case, parameters: Parameters) -> None:
 
 
 def weight_name(case: Case) -> str:
-    """The same for the same weights."""
+    """Return the name of the weights of a case; cases with the same weights share it."""
     return f"w_{sum(case.columns)}_{case.k}"
 
 
 def stored(case: Case) -> tuple[str, Any]:
-    """The type of a pool's elements, in MLIR and in numpy."""
+    """Return the type of a pool's elements, in MLIR and in numpy."""
     return (case.pages, FLOATS[case.pages]) if case.pages in FLOATS else ("i8", np.int8)
 
 
 def pool_of(case: Case) -> list[int]:
-    """The shape of a page."""
+    """Return the shape of a page."""
     positions = stored_positions(None if case.pages in FLOATS else case.pages, POSITIONS)
     return [ENTRIES, positions, case.heads, case.depth]
 
@@ -201,8 +205,8 @@ def weights(case: Case) -> Array:
 
 
 def program(*cases: Case, run: bool = True) -> str:
-    """A program with a function for each case. Weights of a dense product are constants, or if the
-    program is not run, parameters: they would be 336 MB of its text."""
+    """Return a program with a function for each case. Dense weights are constants; if the program
+    is not `run`, they are parameters, because constants would be 336 MB of text."""
     drawn = {weight_name(case): weights(case) for case in cases if run and case.rhs in FLOATS}
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
@@ -220,7 +224,8 @@ def program(*cases: Case, run: bool = True) -> str:
 
 
 def draw(case: Case, rows: int) -> tuple[list[Array], Array]:
-    """The arguments of a call, and the product with its bias. A row is the same in all calls."""
+    """Draw the arguments of a call; return them, and the product with its bias. A row is the same
+    in all calls."""
     rng = np.random.default_rng(case.depth)
     most, whole, pairs = max(ROWS), sum(case.columns), case.pairs or case.depth // 2
     x, left = operand(rng, [most, case.k], case.lhs)
@@ -240,7 +245,8 @@ def draw(case: Case, rows: int) -> tuple[list[Array], Array]:
 
 
 def rotated(case: Case, y: Array, given: list[Array]) -> tuple[Array, Array]:
-    """Queries of a product, and the pool afterwards, in its precision."""
+    """Rotate the product `y`: return its queries, and the pool after keys and values are written,
+    both in the precision of `y`."""
     cos, sin, slots, pool = given[-4:]
     half = case.depth // 2
     heads = y.reshape(len(y), case.queries + 2 * case.heads, case.depth)
@@ -258,8 +264,11 @@ def rotated(case: Case, y: Array, given: list[Array]) -> tuple[Array, Array]:
 def require_packed(
     case: Case, y: Array, given: list[Array], found: Array, *, exact: bool = True
 ) -> None:
-    """Values are those of numpy; of keys, whose sums may be rounded otherwise in f32, a few are the
-    next ones. `exact`: y has the bits of the product; else a few values are the next ones, too."""
+    """Assert that a packed pool is that of numpy, apart from at most 1 % of its keys.
+
+    Sums of keys may be rounded differently in f32, so that a few bytes differ. `exact`: whether `y`
+    has the bits of the product; if not, a few values may differ, too.
+    """
     slots, pool = given[-2:]
     page, at = slots // POSITIONS, slots % POSITIONS
     wanted, written = pool.copy(), rotated(case, y, given)[1]
@@ -271,7 +280,7 @@ def require_packed(
             continue
         blocks = quantize(rows, case.pages, recipe="rceil")
         wanted[page, entry, at] = blocks.elements.view(np.int8)
-        # [N, V, D / 32, B] behind the positions of the entry.
+        # Scales [N, V, D / 32, B] follow the positions of the entry.
         scales = np.ascontiguousarray(wanted[:, entry, POSITIONS:])
         scales = scales.reshape(len(pool), case.heads, case.depth // 32, POSITIONS)
         scales[page, :, :, at] = blocks.scales.view(np.int8)
@@ -283,8 +292,8 @@ def require_packed(
 
 @pytest.fixture(scope="module", params=["gfx950", "gfx942"])
 def compiled(request: pytest.FixtureRequest, watched: Callable[..., Any]) -> dict[bool, Any]:
-    """Each case, and the same with another reader of the product, by whether pages are in blocks:
-    those have schedules of their own for the same product."""
+    """Compile each case alone and with another reader of the product. Cases with pages in blocks
+    are a program of their own, because they have other schedules for the same product."""
     found = {}
     for in_blocks in (False, True):
         cases = [case for case in CASES if case.in_blocks == in_blocks]
@@ -324,7 +333,7 @@ def test_heads_are_rotated_by_the_kernel_of_the_product(
             continue
         kind = stored(case)[1]
         written = found[1].view(kind).reshape(pool.shape).astype(np.float32)
-        # A sum that is rounded otherwise in f32 may be the next number of 16 bits.
+        # A sum that is rounded differently in f32 may become the adjacent number of 16 bits.
         most = 2**-7 if kind == ml_dtypes.bfloat16 else 2**-10
         np.testing.assert_allclose(written, pool, rtol=most, atol=1e-6 * np.abs(y).max(initial=1))
     assert len(kernels) == len({name.partition("_from_")[2] for name in kernels}) > 1

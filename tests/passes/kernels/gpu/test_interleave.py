@@ -1,4 +1,4 @@
-"""The order in which a k-step is issued, and what the compiler's scheduler is told of it."""
+"""The order of the instructions of a k-step, and the calls that make LLVM's scheduler keep it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +20,10 @@ Events = list[str | tuple[str, int, int]]
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> Events:
-    """What is built, in its order; "|" is a limit of the scheduler's regions."""
+    """Return a list to which everything that is built is added, in order.
+
+    "|" is a boundary across which LLVM's scheduler moves nothing.
+    """
     found: Events = []
     monkeypatch.setattr(interleave, "no_reordering", lambda: found.append("|"))
     monkeypatch.setattr(interleave, "scheduled", lambda *given: found.append(given))
@@ -134,7 +137,7 @@ def test_the_next_product_owes_what_one_has_too_much(events: Events) -> None:
     works = [work(events, at, count=3) for at in (0.0, 0.1, 0.2, 0.3)]
     interleaved_within(products(events, 3), works, IssueBudget(4, over=2), waits=False)
     assert events == [
-        # 6 of 4, 3 of 2, 3 of 3.
+        # 6 instructions within a budget of 4, then 3 within 4 - 2, then 3 within 4 - 1.
         *("product 0", "valu 0.0", "valu 0.1", "|"),
         *("product 1", "valu 0.2", "|"),
         *("product 2", "valu 0.3", "|", "|"),

@@ -1,4 +1,4 @@
-"""The model of time against the code: clocks of a k-step, and registers, of kernels as compiled."""
+"""The cost model against compiled kernels: clocks of a k-step, and registers of streams."""
 
 from dataclasses import replace
 from typing import Any
@@ -34,7 +34,7 @@ ONCE: dict[str, Any] = {**RING, "transport": "decoded", "stages": 2}
 
 
 def problem_of(case: Case) -> Problem:
-    """The product of a case."""
+    """Return the product of a case as the cost model describes it."""
     kernel = case.kernel
     sides = kernel.lhs, kernel.rhs
     packed = [side if isinstance(side, ScaledBlocks) else None for side in sides]
@@ -65,7 +65,8 @@ def problem_of(case: Case) -> Problem:
 @pytest.mark.parametrize(
     "case",
     [
-        # Alone, with few tiles: 1.4 to 1.8 times the work of the matrix cores.
+        # With few tiles and one workgroup on a unit, a k-step takes 1.4 to 1.8 times as long as its
+        # matrix instructions.
         Case("bf16", F4, 512, 5760, 4096, (1, 3), **RING, stages=4),
         Case("bf16", F4, 512, 5760, 4096, (2, 2), **RING, stages=4),
         Case("bf16", F4, 512, 5760, 4096, (4, 4), **RING, stages=3),

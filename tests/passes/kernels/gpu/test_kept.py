@@ -1,6 +1,7 @@
-"""Totals that are a result beside what follows them: one kernel stores both, on the simulator.
+"""Products that are a result themselves, beside that of their epilogue: one kernel stores both.
 
-Elements are multiples of a half and scales are near one, so that sums are exact.
+Kernels run on the simulator. Elements are multiples of a half and scales are near one, so that sums
+are exact.
 """
 
 import re
@@ -21,18 +22,20 @@ K = 512
 RING = {"instruction": 32, "tiles": [1, 2], "waves": [4, 1, 1], "transport": "ring", "stages": 3,
         "k_steps": 2}  # fmt: skip
 
-#: Operations after %y, results, and the number of kernels.
+#: Operations after the product %y, the results, and the number of kernels.
 AFTER = {
-    # The totals themselves, and a chain of two stages.
+    # The product itself is kept, and the epilogue has two stages.
     "totals": ("%b = BIAS %y\n%r = RELU %b", ["%y", "%r"], 1),
-    # After the bias: what is kept has a stage, what follows is stored as bf16.
+    # The product with its bias is kept; the result after it is stored as bf16.
     "biased": ("%b = BIAS %y\n%r = NARROW %b", ["%b", "%r"], 1),
-    # Kept in bf16, which is what the next stage reads.
+    # The product is kept in bf16, which the next stage reads.
     "narrow": ("%b = NARROW %y\n%r = WIDE %b", ["%b", "%r"], 1),
-    # The totals by two ways: one stage, before any kernel is made.
+    # The result reads the product in two ways; its operations become one stage before kernels are
+    # made.
     "again": ("%b = RELU %y\n%r = SUM %b, %y", ["%r"], 1),
     "through": ("%b = RELU %y\n%c = BIAS %y\n%r = SUM %b, %c", ["%r"], 1),
-    # Others read it first: the totals are stored, and what follows is a kernel of its own.
+    # The last operation also reads ROWS, which reads the product: the product is stored, and the
+    # last operation is a kernel of its own.
     "late": ("%z = ROWS %y\n%r = SCALED %y, %z", ["%y", "%r"], 2),
 }  # fmt: skip
 MAPS = """
@@ -162,7 +165,8 @@ def test_both_results_are_right(name: str, compiled: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "kept", "stages"),
-    # What the second stage of the last two reads is, or is made of, what would be kept.
+    # In the last two, the second stage reads the kept product, or a result that is computed from it
+    # outside of the epilogue, so the epilogue ends after one stage.
     [("totals", 0, 2), ("biased", 1, 2), ("late", None, 0), ("again", 0, 1), ("through", 0, 1)],
 )
 def test_no_stage_reads_what_others_make_of_the_totals(

@@ -1,4 +1,4 @@
-"""Streams: waves that go over several steps, in a loop, on the simulator against numpy."""
+"""Streams whose waves loop over several steps of K, on the simulator against numpy."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ from tests.passes.kernels.gpu.rings import (
     simulate,
 )
 
-#: K is five steps of each of two waves, and a part of the sixth.
+#: K is five steps for each of two waves, and part of a sixth.
 LONG = Case("bf16", F4, 40, 80, 5728, (1, 1), (1, 1, 2), transport="stream")
 
 

@@ -1,6 +1,7 @@
-"""Kernels for waves of 32 that are changed in one place are seen to be wrong by the interpreter.
+"""Faults in kernels for waves of 32: tests by the interpreter fail if a kernel is changed.
 
-The checks of the other files would be worth little if they did not fail for these.
+Each fault is a change in one place of a kernel's MLIR. It shows that the tests of other files would
+find such a fault.
 """
 
 import re
@@ -15,8 +16,8 @@ from tests.passes.kernels.gpu import test_waves_of_32 as products
 from tests.passes.kernels.gpu.test_stream import E2M3, E4M3, F4
 
 MASK = (r"arith.cmpi ult, ", "arith.cmpi ule, ")
-#: A mask that is an element longer, so that memory is read beyond its end; scales of the other half
-#: of a wave; columns of other lanes.
+#: Target, format of the weights, and the change: a mask that is an element too long, so that memory
+#: is read past its end; scales of the other half of a wave; columns of other lanes.
 PRODUCTS = [
     ("gfx1250", E4M3, *MASK),
     ("gfx1250", E4M3, "first_scale_lane = 16", "first_scale_lane = 0"),

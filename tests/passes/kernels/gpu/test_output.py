@@ -1,6 +1,6 @@
-"""Products whose results leave the kernel as MX blocks, on the simulator, bit for bit in numpy.
+"""Products whose kernels quantize the result to MX blocks, on the simulator, bit for bit as numpy.
 
-Elements are multiples of 1/2 or 1/8 of a small range, and so is every sum: products are exact.
+Elements are small multiples of 1/2 or 1/8, and so is every sum: products are exact.
 """
 
 from collections import Counter
@@ -36,7 +36,10 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Case:
-    """m, n, k of the two formats, quantized to `out`; `gated`: a bias and a gate come before."""
+    """A product of [m, k] by [n, k], quantized to `out` along `axis`.
+
+    `gated`: whether a bias is added and the halves of the columns are multiplied before.
+    """
 
     m: int
     n: int
@@ -54,26 +57,26 @@ class Case:
 
 
 CASES = [
-    # Eight waves along K, which share out the blocks; a lone row; tiles that are cut off.
+    # Eight waves along K, which share the blocks of the result; one row; partial tiles.
     Case(4, 64, 2048, "mxfp8e4m3", "mxfp4", "mxfp4", "even"),
     Case(1, 32, 32, "mxfp4", "mxfp4", "mxfp8e5m2", "ceil"),
     Case(20, 96, 160, "mxfp4", "mxfp6e2m3", "mxfp6e2m3", "rceil"),
-    # Four waves with four tiles each way, of which the last columns are not there.
+    # Four waves with four tiles each way, with columns past the end.
     Case(70, 160, 128, "mxfp8e5m2", "mxfp4", "mxfp8e4m3", "floor"),
     Case(5, 128, 64, "mxfp4", "mxfp4", "mxfp6e3m2", "even", gated=True),
     Case(96, 24, 64, "mxfp4", "mxfp8e4m3", "mxfp4", "floor", axis=-2),
-    # By integers, in waves that share tiles and in one of its own.
+    # To mxint8, by integer operations; waves that share tiles, and a wave alone.
     Case(33, 64, 512, "mxfp4", "mxfp4", "mxint8", "rceil"),
     Case(3, 32, 64, "mxfp8e4m3", "mxfp4", "mxint8", "floor"),
-    # Through a ring; rows that are cut off.
+    # By a ring, with rows past the end.
     Case(72, 96, 512, "mxfp4", "mxfp8e4m3", "mxfp4", "ceil"),
     Case(73, 96, 544, "mxfp6e2m3", "mxfp4", "mxfp6e2m3", "even"),
     Case(74, 128, 512, "mxfp8e4m3", "mxfp4", "mxfp8e4m3", "even", gated=True),
-    # Decoded once for a workgroup.
+    # By a ring that decodes once for a workgroup.
     Case(75, 96, 512, "mxint8", "mxint8", "mxfp4", "rceil"),
     Case(76, 128, 544, "mxint8", "mxfp4", "mxfp8e4m3", "rceil", gated=True),
 ]
-#: What puts the last five into a ring.
+#: Schedules that make the last five cases rings.
 TILES = {"instruction": 32, "tiles": [1, 2]}
 RING = {**TILES, "waves": [4, 1, 1], "transport": "ring", "stages": 3, "k_steps": 2}
 DECODED = {**TILES, "waves": [2, 2, 1], "transport": "decoded", "stages": 2, "k_steps": 1}
@@ -84,7 +87,7 @@ SCHEDULES: list[dict[str, Any]] = [
 
 
 def build(case: Case) -> None:
-    """The function of a case: packed operands in, elements and scales out, as bytes."""
+    """Build the function of a case: packed operands -> elements and scales, all as bytes."""
     sizes = [(rows, case.k // 32, FORMATS[name].block_bytes) for rows, name in sides(case)]
     byte = ir.IntegerType.get_signless(8)
     kinds = [ir.RankedTensorType.get(list(s), byte) for a in sizes for s in (a, a[:2])]
@@ -126,7 +129,7 @@ def sides(case: Case) -> list[tuple[int, str]]:
 
 
 def operand(rng: np.random.Generator, rows: int, k: int, name: str) -> Quantized:
-    """Numbers that every format has, under scales near one."""
+    """Draw an operand: numbers that the format holds exactly, under scales near one."""
     known = [0, 0.5, 1, 1.5] if name == "mxint8" else [0, 0.5, 1, 1.5, 2, 3, 4, 6]
     values = rng.choice(known, (rows, k)).astype(np.float32)
     values *= rng.choice([-1, 1], (rows, k))
@@ -136,7 +139,8 @@ def operand(rng: np.random.Generator, rows: int, k: int, name: str) -> Quantized
 
 
 def operands(case: Case) -> tuple[Quantized, Quantized]:
-    """The last row of lhs is NaN, the one before it zero, but for a product that is infinite."""
+    """Draw both sides. The last row of lhs is NaN; the row before it is zero except for one element
+    whose product is infinite."""
     rng = np.random.default_rng(case.n)
     lhs, rhs = (operand(rng, rows, case.k, name) for rows, name in sides(case))
     lhs.scales[-1, 0] = 255
@@ -187,10 +191,11 @@ def test_results_are_what_the_reference_says(case: Case, compiled: Any) -> None:
     np.testing.assert_array_equal(scales, wanted.scales)
     np.testing.assert_array_equal(elements.reshape(wanted.elements.shape), wanted.elements)
 
-    # A store of elements for each one of a scale: the product itself is in no memory.
+    # There is one store of elements for each store of a scale: the product itself is not stored.
     names = [each.name for each in TranslatedKernel(compiled.kernel).instructions]
     stores = Counter(name for name in names if "_store_" in name)
-    # Of 32 rows a lane has 16 columns, of 16 rows 8 (of 6 bits one of two lanes stores for both).
+    # A lane stores 16 columns with the instruction of 32 rows, and 8 with that of 16 rows; elements
+    # of 6 bits are then stored by one of two lanes for both.
     staged = case.m in [entry["m"] for entry in SCHEDULES]
     wide = {4: "dwordx2", 6: "dwordx3", 8: "dwordx4"}
     narrow = {4: "dword", 6: "dwordx3", 8: "dwordx2"}

@@ -1,6 +1,6 @@
 """Kernels that read weights in panels, on the simulator with its sanitizer, against numpy.
 
-Adjacent lanes read bytes that lie together, which the counter of the simulator sees.
+Adjacent lanes read adjacent bytes, so that loads make fewer requests, which the simulator counts.
 """
 
 from collections.abc import Callable
@@ -24,15 +24,15 @@ from tests.passes.kernels.gpu.rings import (
 _STREAM = Case(F4, F4, 20, 100, 1056, waves=(1, 1, 2), transport="stream", panels=True)
 _FLOATS = Case("bf16", F4, 70, 100, 1088, waves=SQUARE, k_steps=1, stages=3, panels=True)
 _DECODED = replace(_FLOATS, lhs=NVFP4, rhs=NVFP4, k=768, stages=2, transport="decoded")
-#: Each kernel, with 4 and with 8 bits; columns that fill no panel; experts, which begin at whole
-#: panels; parts of K.
+#: Every kind of kernel, with elements of 4 and 8 bits; columns that do not fill panels; experts,
+#: each of which begins with a panel of its own; splits of K.
 CASES = [
     _STREAM,
     replace(_STREAM, lhs=E4M3, rhs=E4M3, n=33, k=544),
     replace(_STREAM, lhs="bf16", rhs=F4, m=3, n=36),
     replace(_STREAM, lhs="bf16", rhs="mxint8", m=4, k=544),
     replace(_STREAM, m=12, n=36, groups=3, experts=2, share=4),
-    # Straight to registers, and through LDS.
+    # Rings, with weights straight to registers and through LDS.
     Case(F4, F4, 128, 100, 544, tiles=(1, 2), panels=True),
     Case(F4, F4, 70, 200, 544, tiles=(2, 1), waves=ACROSS, panels=True),
     Case(E4M3, E4M3, 40, 68, 1184, waves=ACROSS, panels=True),
@@ -56,7 +56,7 @@ OF_GFX942 = [
 
 @pytest.fixture(scope="module")
 def compiled() -> Callable[[Case], Compiled]:
-    """The kernel of a case, compiled once."""
+    """Return a function that compiles the kernel of a case once."""
     first = compiler(CASES)
     second = compiler(OF_GFX942, "gfx942")
     return lambda case: (second if case in OF_GFX942 else first)(case)
@@ -75,7 +75,7 @@ def test_as_numpy_and_clean(case: Case, compiled: Callable[[Case], Compiled]) ->
 @pytest.mark.parametrize(
     ("panels", "most"),
     [
-        # One row: it is one request for four lanes, too; scales are in rows.
+        # With one row, its own load is one request for four lanes, too; scales are in rows.
         (replace(_STREAM, m=1, n=64, k=2048, waves=(1, 1, 4)), 0.4),
         (replace(_STREAM, lhs="bf16", m=1, n=64, k=2048, waves=(1, 1, 4)), 0.5),
         (Case(F4, F4, 128, 128, 1024, tiles=(4, 2), waves=ACROSS, panels=True), 0.6),

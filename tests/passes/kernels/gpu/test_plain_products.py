@@ -1,5 +1,8 @@
-"""Kernels for products of computed tensors: on the simulator without a finding, and in waves of 32
-by an interpreter of their MLIR."""
+"""Kernels for products of two computed tensors, against numpy.
+
+Kernels in waves of 64 run on the simulator without a finding; those in waves of 32 are interpreted
+as MLIR.
+"""
 
 import json
 from collections.abc import Callable
@@ -26,7 +29,8 @@ OF_32 = ("gfx1201", "gfx1250", "gfx1151")
 
 
 def has_instruction(form: Form, unit: MatrixUnit) -> bool:
-    """Two types of floats are multiplied as f32."""
+    """Return whether a GPU has a matrix instruction for a product; sides of different float types
+    are multiplied as f32."""
     element = form.types[0] if len(set(form.types)) == 1 else "f32"
     return unit.layout(element) is not None
 
@@ -62,7 +66,7 @@ def test_numbers(target: str, watched: Callable[..., Any]) -> None:
         assert not sanitizer.findings
 
 
-#: A batch of products, each in another layout.
+#: Batches of products, in two layouts.
 BESIDE = [Form("amk", "akn", "amn", "amnk"), Form("akm", "ank", "anm", "amnk", ("f32", "f32"))]
 
 
@@ -118,7 +122,7 @@ def test_waves_of_32(target: str, form: Form) -> None:
 
 
 def _number(value: ir.Value, form: Form) -> int:
-    """A size of a call."""
+    """Return the value of an index in the workload of a call."""
     op = value.owner
     if op.name == "tensor.dim":
         source, axis = op.operands

@@ -1,4 +1,4 @@
-"""Quantization in one kernel, on the simulator, bit for bit the reference in numpy."""
+"""Kernels that quantize activations, on the simulator, bit for bit as the reference in numpy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,8 @@ from mxc.passes.lower_quantize_to_gpu_kernels import LowerQuantizeToGpuKernels
 from mxc.simulator.run.translate import TranslatedKernel
 
 Array = npt.NDArray[np.generic]
-#: Those of scaled matrix instructions, and the one of integers, which no conversion makes.
+#: CONVERTED: formats of float elements, to which gfx950 has conversions. NAMES adds mxint8, to
+#: which it has none.
 CONVERTED = [name for name, format in FORMATS.items() if format.element.exponent]
 CONVERTED.remove("nvfp4")
 NAMES = [*CONVERTED, "mxint8"]
@@ -32,21 +33,22 @@ SHORT = (3, 25, 2 * 32)
 
 
 def edges(element: ElementFormat, rng: np.random.Generator) -> npt.NDArray[np.float32]:
-    """float32 [.., 32]: zeros, subnormals, Inf, NaN, ties, and amax on both sides of each step."""
+    """Return float32 [.., 32] with zeros, subnormals, Inf, NaN and ties, and with block maxima on
+    both sides of each change of the scale."""
     rows = [np.full(32, value, np.float32) for value in (0.0, -0.0, np.inf, -np.inf, np.nan)]
     mixed = rng.normal(0, 1, (6, 32)).astype(np.float32)
     mixed[0, 3], mixed[1, 30], mixed[2, [0, 31]] = np.inf, np.nan, (np.inf, -np.nan)
     mixed[3, 7], mixed[4, 8] = -np.inf, 3.4e38
     mixed[5] *= 2.0**-126
     rows += [*mixed, *np.ldexp(mixed, -130), np.full(32, 1e-45, np.float32)]
-    # Halfway between neighbours, beyond the largest, and one bit to either side.
+    # Midpoints of adjacent numbers, a number beyond the largest, and the floats next to these.
     finite = element.values[: element.max_code + 1].astype(np.float64)
     ties = np.append((finite[1:] + finite[:-1]) / 2, finite[-1] * 1.25).astype(np.float32)
     ties = np.concatenate([np.nextafter(ties, 0), ties, np.nextafter(ties, np.float32(np.inf))])
     ties = np.resize(np.concatenate([ties, -ties]), (-(-len(ties) // 15), 31))
     largest = np.full((len(ties), 1), element.max, np.float32)
     rows += [*np.hstack([ties, largest]), *np.hstack([np.ldexp(largest, -126), ties * 2.0**-126])]
-    # The magnitudes at which a recipe turns from one scale to the next.
+    # The magnitudes at which a recipe changes from one scale to the next.
     for recipe in ScaleRecipe:
         k_step = (1 << 23) - addend(element, recipe)
         for exponent in (1, 2, 127, 254 - element.emax, 254):
@@ -59,7 +61,8 @@ def edges(element: ElementFormat, rng: np.random.Generator) -> npt.NDArray[np.fl
 
 
 def floats(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """The edges of a format, then blocks of every exponent, half of them of few bits."""
+    """Return `edges` of a format, then blocks of random exponents; in half of the blocks, the
+    floats have only the upper bits of the mantissa."""
     rng = np.random.default_rng(len(name))
     count = int(np.prod(shape)) // 32
     bits = rng.integers(0, 1 << 32, (count, 32), dtype=np.uint64).astype(np.uint32)
@@ -74,7 +77,7 @@ def floats(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
 
 
 def program(cases: list[tuple[str, ScaleRecipe, str]]) -> str:
-    """A function for each: floats -> elements and scales, as bytes."""
+    """Return a program with a function for each case: floats -> elements and scales, as bytes."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         for name, recipe, kind in cases:
@@ -100,7 +103,7 @@ def compiled(watched: Callable[[str], Any]) -> Any:
 
 
 def check(compiled: Any, x: Array, name: str, recipe: ScaleRecipe) -> None:
-    """One kernel, whose bytes are the reference's, and whose instructions are as they should be."""
+    """Assert that one kernel gives the bytes of the reference, by the expected instructions."""
     kind = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}[x.dtype.name]
     elements, scales = compiled.call(f"{name}_{recipe}_{kind}", x)
     wanted = quantize(x, name, recipe=recipe)

@@ -1,4 +1,4 @@
-"""Rows become nvfp4 in one kernel, on the simulator, bit for bit what ml_dtypes' roundings make."""
+"""Kernels that quantize rows to nvfp4, on the simulator, bit for bit as ml_dtypes rounds."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,8 +21,9 @@ from mxc.passes.lower_quantize_to_gpu_kernels import LowerQuantizeToGpuKernels
 from mxc.simulator.run.translate import TranslatedKernel
 
 Floats = npt.NDArray[np.float32]
-#: Rows, depth and type of a tensor; -1: the rows come with the call. A wave that is not full; turns
-#: of which the last is not; rows of more than a turn of the largest workgroup.
+#: Rows, depth and type of a tensor; -1: the number of rows comes with the call. A wave that is not
+#: full; a last iteration that is not full; rows that the largest workgroup needs several iterations
+#: for.
 CASES = {
     "short": ([5], 48, "f32"),
     "odd": ([3], 2896, "f32"),
@@ -30,13 +31,14 @@ CASES = {
     "narrow": ([2, 3], 512, "bf16"),
     "half": ([4], 64, "f16"),
     "given": ([-1], 96, "f32"),
-    # The tensor has other rows than what is quantized, as heads of attention are.
+    # The rows that are quantized are not those of the tensor, as where heads are rows.
     "heads": ([3, 4], 32, "f32"),
 }
 
 
 def program(cases: dict[str, tuple[list[int], int, str]]) -> str:
-    """A function for each: elements, scales of blocks as bytes, scales of rows."""
+    """Return a program with a function for each case; its results are elements and scales of blocks
+    as bytes, and scales of rows."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         for name, (lead, depth, kind) in cases.items():
@@ -66,7 +68,8 @@ def arith_extf(kind: ir.Type, value: ir.Value) -> ir.Value:
 
 
 def wanted(x: Floats) -> tuple[npt.NDArray[np.generic], ...]:
-    """In the order of torchao's nvfp4_quantize, each row a tensor."""
+    """Return the expected results: torchao's nvfp4_quantize, operation by operation, with each row
+    as a tensor."""
     rows = np.maximum(np.abs(x).max(axis=-1) / np.float32(448 * 6), np.float32(2.0**-120))
     blocks = x.reshape(*x.shape[:-1], -1, 16)
     peak = np.abs(blocks).max(axis=-1) / np.float32(6)
@@ -79,7 +82,7 @@ def wanted(x: Floats) -> tuple[npt.NDArray[np.generic], ...]:
 
 
 def numbers(shape: tuple[int, ...], dtype: Any) -> npt.NDArray[np.generic]:
-    """Rows of all sizes, ties, zeros, -0.0, blocks far below the largest."""
+    """Draw rows of many magnitudes, with ties, zeros, -0.0, and blocks far below the largest."""
     rng = np.random.default_rng(shape[-1])
     x = rng.standard_normal(shape).astype(np.float32)
     small = dtype == np.float16
@@ -90,7 +93,7 @@ def numbers(shape: tuple[int, ...], dtype: Any) -> npt.NDArray[np.generic]:
         * 448
     )
     flat[1, :16], flat[1, -16:] = 0, flat[1, -16:] * np.float32(2.0**-20)
-    # The largest of a row is the last number, or the first.
+    # The largest magnitude of the last row is its last number.
     flat[-1, -1] = 4 * np.abs(flat[-1]).max()
     return x.astype(dtype)
 
@@ -122,7 +125,7 @@ def test_rows_become_what_the_roundings_say(name: str, compiled: Any) -> None:
 def test_floats_are_read_once_and_codes_are_converted(compiled: Any) -> None:
     compiled.call("odd", numbers((3, 2896), np.float32))
     names = [each.name for each in TranslatedKernel(compiled.kernel).instructions]
-    # 2896 floats are 362 runs of 8: 6 waves, one turn of two loads.
+    # 2896 floats are 362 runs of 8 for the lanes of 6 waves: one iteration of two loads.
     assert sum(n.startswith("buffer_load") for n in names) == 2
     assert sum(n.startswith("buffer_store") for n in names) == 3
     assert not any(n.startswith("scratch_") for n in names)

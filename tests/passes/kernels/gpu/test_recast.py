@@ -1,4 +1,5 @@
-"""MX blocks to MX blocks on the simulator: what the reference makes of what it reads."""
+"""Kernels that convert MX blocks to MX blocks of another format, on the simulator, against the
+reference."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ from mxc.formats.packing import decode_elements
 from mxc.formats.reference import Quantized, dequantize, quantize
 
 ROWS, DEPTH = 96, 3 * 32
-#: Between elements of all sizes, to as many bits and to fewer.
+#: Source, result and recipe: elements of all sizes.
 CASTS = [
     ("mxfp8e4m3", "mxfp4", "even"),
     ("mxfp4", "mxfp8e5m2", "floor"),
@@ -28,14 +29,14 @@ CASTS = [
     ("mxfp6e3m2", "mxfp4", "ceil"),
     ("mxfp4", "mxfp6e3m2", "even"),
 ]
-#: Floats [ROWS, 70], to blocks along the rows.
+#: Floats [ROWS, 70] that become blocks along the first dimension.
 FLOATS = [("float32", "mxfp6e2m3", "rceil"), ("bfloat16", "mxfp8e4m3", "floor")]
-#: IREE has no loads of elements of 6 bits.
+#: Formats that are transposed; IREE cannot load elements of 6 bits.
 TRANSPOSED = ("mxfp4", "mxfp8e4m3", "mxfp8e5m2")
 
 
 def build(source: str, to: str, recipe: str) -> None:
-    """Functions from bytes to bytes: `source_to`, and the same transposed."""
+    """Build two functions on bytes: `cast_source_to`, and `transposed_source_to`."""
     byte = ir.IntegerType.get_signless(8)
     shape = [ROWS, DEPTH // 32]
     kinds = [
@@ -81,12 +82,12 @@ def compiled(watched: Callable[[str], Any]) -> Any:
 
 
 def blocks(name: str) -> Quantized:
-    """Every element with every scale, nearly; some of the elements are Inf and NaN."""
+    """Draw random elements under every scale byte; some elements are Inf or NaN."""
     rng = np.random.default_rng(len(name))
     elements = rng.integers(0, 256, (ROWS, DEPTH * FORMATS[name].element.bits // 8), np.uint8)
     scales = np.resize(rng.permutation(256).astype(np.uint8), (ROWS, DEPTH // 32))
     if FORMATS[name].element.bits == 8:
-        # Most blocks without what makes all of a block NaN.
+        # Only every ninth row keeps Inf and NaN, each of which makes its whole block NaN.
         special = ~np.isfinite(decode_elements(elements, name))
         special[::9] = False
         elements[special] = 0x11

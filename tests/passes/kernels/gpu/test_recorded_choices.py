@@ -1,10 +1,10 @@
-"""The schedules that the cost model chooses, and their estimated clocks, as they are recorded.
+"""The schedules that the cost model chooses, and their estimated clocks, against a record.
 
     python -m tests.passes.kernels.gpu.test_recorded_choices      records them again
 
-No choice is right or wrong, but a change of one that nobody meant makes a kernel slower, and no
-test of numbers sees it. After a change that is meant, record them again and look at the difference;
-benchmarks/gpu/matrix.py says what the kernels become.
+No choice is right or wrong, but an unintended change may make a kernel slower, and no test of
+results finds it. After an intended change, record the choices again and look at the difference;
+benchmarks/gpu/matrix.py shows what the kernels become.
 """
 
 import json
@@ -29,13 +29,18 @@ ROWS = (1, 16, 100, 512, 4096)
 SHAPES = ((512, 90), (5760, 90), (8192, 256))
 
 
-#: The same where f32 scales multiply sums: o and up of DeepSeek-R1, up of a small expert.
+#: Columns and blocks of products whose sums f32 scales multiply: o and up of DeepSeek-R1, and up of
+#: a small expert.
 SHAPES_OF_SUMS = ((7168, 512), (4096, 224), (512, 64))
 
 
 class Pair(NamedTuple):
-    """Bits of an element of both sides, and the floats that one of lhs is multiplied as; blocks
-    of both sides under one f32 scale, and whether 128 columns share those of rhs."""
+    """The formats of both sides of a product, as fields of Problem.
+
+    `bits`: those of an element. `parts`: number of floats as whose sum an element of lhs is
+    multiplied; 0: sides stay packed. `integers`: whether elements are integers. `shared`: blocks of
+    32 under one f32 scale; 0: no f32 scales. `one_scale`: whether 128 columns share scales of rhs.
+    """
 
     name: str
     bits: tuple[int, int]
@@ -51,7 +56,7 @@ FLOATS = (
     Pair("bf16 x int8", (16, 8), 1, (False, True)),
     Pair("bf16 x bf16", (16, 16), 1),
 )
-#: Pairs that a scaled instruction takes, and that are decoded.
+#: Pairs that a scaled instruction multiplies, and the same pairs where they are decoded.
 SCALED = (Pair("f4 x f4", (4, 4), 0), Pair("f6 x f8", (6, 8), 0))
 DECODED = (Pair("f4 x f4", (4, 4), 1), Pair("f6 x f8", (6, 8), 1))
 #: Pairs whose sums f32 scales multiply: for 128, 64 and 32 elements, and for squares.
@@ -68,11 +73,11 @@ SUMS = (
 
 
 def choices() -> dict[str, str]:
-    """What is chosen for each problem, and its clocks."""
+    """Return the schedule that is chosen for each problem, with its estimated clocks."""
     found = {}
     for gpu in GPUS:
         pairs = (*FLOATS, *DECODED, *(SCALED if gpu.matrix.takes(4, 4) else ()))
-        # No kernel for wmma takes such scales.
+        # No kernel for WMMA has f32 scales.
         known = SUMS if gpu.matrix.family == "mfma" else ()
         sums = [pair for pair in known if pair.parts or gpu.matrix.takes(8, 8)]
         products = (*product(pairs, SHAPES, ROWS), *product(sums, SHAPES_OF_SUMS, ROWS))
@@ -92,12 +97,13 @@ def choices() -> dict[str, str]:
 
 
 def splits(blocks: int) -> tuple[int, ...]:
-    """Numbers of parts that K may be cut into."""
+    """Return the numbers of splits that K may have."""
     return tuple(n for n in range(2, 17) if blocks % n == 0 and blocks // n >= 8)
 
 
 def by_rows() -> Iterator[tuple[str, str]]:
-    """The same where rows come with the call, of experts too, and where a gate joins two halves."""
+    """Yield the choices for products whose rows come with the call, with and without experts, and
+    with and without a gate that joins two halves."""
     for pair, experts, halves in product((*FLOATS[:1], *SCALED), (0, 32), (1, 2)):
         problem = Problem(
             rows=1, columns=5760, blocks=90, bits=pair.bits, parts=pair.parts, halves=halves,
@@ -113,7 +119,7 @@ def by_rows() -> Iterator[tuple[str, str]]:
 
 
 def described(problem: Problem, schedule: GpuSchedule, gpu: Gpu) -> str:
-    """A schedule, and its estimated clocks."""
+    """Return the description of a schedule and its estimated clocks."""
     tiles, waves = ("x".join(map(str, each)) for each in (schedule.tiles, schedule.waves))
     text = f"{schedule.transport} of {schedule.instruction.rows}, tiles {tiles}, waves {waves}"
     if schedule.transport != "stream":

@@ -1,7 +1,7 @@
-"""Kernels of recurrences for GPUs, against float64 and against themselves.
+"""GPU kernels of recurrences, against float64, and against themselves with runs cut into pieces.
 
-Those of gfx950 and gfx942, in waves of 64, run on the simulator, as users compile them. Those of
-the others, in waves of 32, are run by an interpreter of MLIR (lane_interpreter.py).
+The kernels of gfx950 and gfx942, in waves of 64, run on the simulator, compiled as users do. Those
+of other GPUs, in waves of 32, are run by an interpreter of MLIR (lane_interpreter.py).
 """
 
 from collections.abc import Callable
@@ -26,8 +26,8 @@ from tests.passes.recurrence_cases import (
     program,
 )
 
-#: One workgroup a head and several; lanes of two waves and of four; vectors of one, two and four
-#: elements; a decay for each row of a state. Columns that fill workgroups, and that do not.
+#: One workgroup for a head, and several; workgroups of two waves and of four; vectors of one, two
+#: and four elements; a decay for each row of a state; columns that fill workgroups or do not.
 CASES: list[Case] = [
     Rule(2, 4, 16, 32),
     Rule(1, 2, 128, 96),
@@ -39,12 +39,13 @@ CASES: list[Case] = [
     Convolution(16, 8, "f16"),
 ]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
-#: GPUs with waves of 64, and of 32.
+#: GPUs with waves of 64, then those with waves of 32.
 TARGETS = ["gfx950", "gfx942", "gfx1201", "gfx1151", "gfx1250"]
 each_target = pytest.mark.parametrize("target", TARGETS)
 SIMULATED = TARGETS[:2]
 
-#: New runs among others; more rows than a lane loads at once; one row each.
+#: (rows, positions before) of the runs of a call: new and continued runs, and more rows than a lane
+#: loads at once; runs of one row; a single run.
 RUNS = [[(1, 5), (7, 0), (3, 2), (19, 40)], [(1, n % 3) for n in range(5)], [(16, 1)]]
 
 Call = Callable[[str, Case, Given], tuple[Array, Array]]
@@ -52,7 +53,7 @@ Call = Callable[[str, Case, Given], tuple[Array, Array]]
 
 @pytest.fixture(scope="module")
 def call(watched: Callable[..., Any]) -> Call:
-    """Compute a case on a target: the result, and the pool after it."""
+    """Return a function that computes a case on a target: the result, and the pool afterwards."""
     source = program(CASES)
     made = {target: watched(source, target=target) for target in SIMULATED}
 
@@ -72,7 +73,7 @@ def call(watched: Callable[..., Any]) -> Call:
 
 
 def interpreted(target: str, case: Case, given: Given) -> tuple[Array, Array]:
-    """What the body of the kernel computes."""
+    """Interpret the kernel of a case, and return the result and the pool."""
     pool = given.pool.copy()
     result = np.full_like(given.rows[min(2, len(given.rows) - 1)], np.nan)
     weights = [] if isinstance(case, Rule) else [case.stored]

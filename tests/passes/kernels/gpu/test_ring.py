@@ -1,4 +1,4 @@
-"""Kernels that stage scaled operands in LDS, on the simulator with its sanitizer, against numpy."""
+"""Rings of two scaled sides, on the simulator with its sanitizer, against numpy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,9 +35,10 @@ from tests.passes.kernels.gpu.rings import (
     simulate,
 )
 
-#: Every pair of widths and every element, each side straight to registers and in LDS; ends of rows
-#: and columns; K of whole and cut stages, halves of chunks and chunks, from one chunk to some in a
-#: loop, of one chunk and of two a round; two to eight stages.
+#: Every pair of element widths and every element type, each side both straight to registers and
+#: through LDS; rows and columns that do not fill tiles; K of whole and cut stages, of half chunks
+#: and whole chunks, of one chunk to several in a loop, with one or two chunks in an iteration; two
+#: to eight stages.
 CASES = [
     Case(F4, F4, 128, 64, 512, tiles=(1, 2)),
     Case(F4, F4, 70, 200, 544, tiles=(2, 1), waves=ACROSS),
@@ -55,9 +56,9 @@ CASES = [
     Case(E4M3, E4M3, 40, 36, 448),
     Case(F4, E3M2, 40, 36, 224, waves=ACROSS),
     Case(E2M3, F4, 40, 36, 32),
-    # Experts that are chosen, one of them none at all; rows that several share.
+    # Experts that are chosen by ids; a row of lhs for several rows.
     Case(F4, F4, 68, 36, 512, groups=3, experts=2, share=4),
-    # Blocks that share a scale; chunks in a loop, and cut ones.
+    # A scale for several blocks; chunks in a loop, and cut chunks.
     Case(F4, F4, 70, 100, 2880, tiles=(1, 2), block=64),
     Case(E4M3, E4M3, 64, 68, 2176, waves=ACROSS, block=128),
     Case(E5M2, F4, 40, 36, 1792, stages=3, block=256),
@@ -67,7 +68,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def compiled() -> Callable[[Case], Compiled]:
-    """The kernel of a case, compiled once."""
+    """Return a function that compiles the kernel of a case once."""
     return compiler(CASES)
 
 
@@ -86,7 +87,7 @@ def test_a_nan_scale_spoils_its_row_and_column_only(
     case = CASES[1]
 
     def spoil(p: Bytes, q: Bytes, wanted: Doubles) -> None:
-        # The first of a row, and the last: what is read after a row is another one's.
+        # The first scale of a row and the last: scales read past the end belong to another row.
         p[5, 0] = q[7, -1] = 255
         wanted[0, 5] = np.nan
         wanted[0, :, 7] = np.nan
@@ -146,7 +147,7 @@ def test_halves_are_concatenated_on_the_sums(watched: Callable[[str], Any]) -> N
 
 
 def gated(m: int, n: int, k: int) -> None:
-    """(a b^T + bias), its left half times its right half."""
+    """Build a function: the left half of the columns of a b^T + bias, times the right half."""
     f32, byte = ir.F32Type.get(), ir.IntegerType.get_signless(8)
     e4, e8 = ir.Type.parse("f4E2M1FN"), ir.Type.parse("f8E8M0FNU")
     shapes = [[m, k // 32, 16], [n, k // 32, 16], [m, k // 32], [n, k // 32]]

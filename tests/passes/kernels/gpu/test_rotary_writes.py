@@ -1,8 +1,8 @@
-"""Queries and keys that are rotated, keys and values that are written to pages: against numpy.
+"""Kernels that rotate queries and keys, and write keys and values to pages, against numpy.
 
-Numbers are such that sums are exact, so every kernel has the same bits. Those of gfx950 and gfx942
-run on the simulator, as users compile them, that of this CPU as it is; that of gfx1201, in waves of
-32, is run by an interpreter of MLIR (lane_interpreter.py).
+Numbers are such that sums are exact, so every kernel gives the same bits. The kernels of gfx950 and
+gfx942 run on the simulator, compiled as users do, and that of this CPU runs on it. That of gfx1201,
+in waves of 32, is run by an interpreter of MLIR (lane_interpreter.py).
 """
 
 from collections.abc import Callable
@@ -29,24 +29,25 @@ from tests.passes.kernels.gpu.kernel_stage import with_kernels
 
 Array = npt.NDArray[Any]
 
-#: The place of the pool among the operands.
+#: Index of the pool among the operands.
 _POOL = 6
 
 SIMULATED = ["gfx950", "gfx942"]
 NAMED = 'mxc.operation = "rotary_write", '
 each_target = pytest.mark.parametrize("target", [*SIMULATED, "gfx1201", "cpu"])
 TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}
-#: Entries of a page, of which keys are in this one; pages.
+#: Number of entries of a page, the entry that holds keys, and number of pages.
 ENTRIES, ENTRY, PAGES = 6, 2, 5
 
 
 @dataclass(frozen=True)
 class Case:
-    """Query heads, key/value heads, their elements, what pages are in, and their positions.
+    """Numbers of query heads, key/value heads and their elements; element type or format of pages,
+    and their positions.
 
-    `pairs`: of elements that are rotated, half of a head unless given; `distance`: from the real
-    part of a pair to the imaginary part, 1 where they alternate. `scaled`: which of keys and values
-    have scales.
+    `pairs`: rotary pairs of a head; 0: half of its elements. `distance`: from the real part of a
+    pair to the imaginary part, 1 where they alternate; 0: `pairs`. `scaled`: whether keys and
+    values have scales.
     """
 
     queries: int
@@ -60,23 +61,24 @@ class Case:
 
     @property
     def rotated(self) -> tuple[int, int]:
-        """Pairs and distance."""
+        """Number of rotary pairs, and the distance of their parts."""
         pairs = self.pairs or self.depth // 2
         return pairs, self.distance or pairs
 
     @property
     def packed(self) -> bool:
-        """Whether pages are bytes."""
+        """Whether pages are packed, as bytes."""
         return self.element not in TYPES
 
     @property
     def pool(self) -> tuple[int, ...]:
-        """The shape of a pool of any number of pages, but for that number."""
+        """The shape of a page."""
         stored = stored_positions(self.element if self.packed else None, self.positions)
         return ENTRIES, stored, self.heads, self.depth
 
 
-#: Fewer runs of elements than lanes, and more; every layout of pairs; every format of pages.
+#: Rows with fewer runs of elements than a workgroup has lanes, and with more; every layout of
+#: rotary pairs; every format of pages.
 CASES = [
     Case(4, 2, 32, "bf16", 8),
     Case(64, 8, 64, "bf16", 64),
@@ -100,7 +102,8 @@ Call = Callable[[str, Case, list[Array]], list[Array]]
 
 
 def program(cases: list[Case], *, whole: bool = False) -> str:
-    """A function for each case. `whole`: queries, keys and values are columns of one operand."""
+    """Return a program with a function for each case. `whole`: whether queries, keys and values are
+    columns of one operand."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         size, f32 = ir.ShapedType.get_dynamic_size(), ir.F32Type.get()
@@ -135,7 +138,7 @@ def program(cases: list[Case], *, whole: bool = False) -> str:
 
 @pytest.fixture(scope="module")
 def call(watched: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Call:
-    """Compute a case on a target: the turned queries, and the pool."""
+    """Return a function that computes a case on a target: the rotated queries, and the pool."""
     source = program(CASES)
     made = {target: watched(source, target=target) for target in SIMULATED}
     folder: Path = tmp_path_factory.mktemp("rotary")
@@ -169,7 +172,10 @@ def call(watched: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def interpreted(target: str, case: Case, given: list[Array]) -> list[Array]:
-    """What the body of the kernel computes, beside a zero for each query."""
+    """Interpret the kernel of a case, and return the rotated queries and the pool.
+
+    Asserts that the kernel also sets a counter for each query to zero.
+    """
     rotated = np.full_like(given[0], np.nan)
     zeros = np.full((len(rotated), case.queries), -1, np.int32)
     with new_context():
@@ -181,7 +187,7 @@ def interpreted(target: str, case: Case, given: list[Array]) -> list[Array]:
 
 
 def draw(case: Case, rows: int) -> list[Array]:
-    """Operands: what is rotated is small integers, values are any floats, some of them large."""
+    """Draw operands: queries and keys are small integers, values are any floats, some large."""
     rng = np.random.default_rng(rows)
     pairs, _ = case.rotated
 
@@ -201,7 +207,7 @@ def draw(case: Case, rows: int) -> list[Array]:
 
 
 def rotated(x: Array, cos: Array, sin: Array, case: Case) -> Array:
-    """x [T, heads * D], head by head, as complex numbers."""
+    """Rotate x [T, heads * D], with the pairs of each head as complex numbers."""
     pairs, distance = case.rotated
     first = np.arange(pairs) * (2 if distance == 1 else 1)
     heads = x.reshape(len(x), -1, case.depth).copy()
@@ -212,7 +218,7 @@ def rotated(x: Array, cos: Array, sin: Array, case: Case) -> Array:
 
 
 def stored(case: Case, given: list[Array]) -> Array:
-    """The pool afterwards."""
+    """Return the pool after keys and values are written."""
     _, keys, values, cos, sin, slots, pool, *scales = given
     page, at = slots // case.positions, slots % case.positions
     wanted, left = pool.copy(), list(scales)
@@ -228,7 +234,7 @@ def stored(case: Case, given: list[Array]) -> Array:
         else:
             blocks = quantize(rows, case.element, recipe="rceil")
             entry[page, at] = blocks.elements.view(np.int8)
-            # [N, V, D / 32, B] behind the positions of the entry.
+            # Scales [N, V, D / 32, B] follow the positions of the entry.
             places = np.ascontiguousarray(entry[:, case.positions :])
             places = places.reshape(len(pool), case.heads, case.depth // 32, case.positions)
             places[page, :, :, at] = blocks.scales.view(np.int8)
@@ -294,8 +300,8 @@ def test_columns_of_one_tensor_are_read_where_they_lie(
         np.testing.assert_array_equal(same, np.ascontiguousarray(like).view(np.uint8).reshape(-1))
 
 
-#: Heads as models have them. Blocks of 32 of heads of 64 all have the same cosines and sines, which
-#: are in scalar registers.
+#: Heads of published models. In heads of 64, all blocks of 32 have the same cosines and sines,
+#: which are in scalar registers.
 WIDE = [
     Case(64, 8, 64, "mxint8", 64),
     Case(64, 8, 64, "mxfp8e4m3", 64),
@@ -314,7 +320,7 @@ def test_no_kernel_spills(
     assert not [name for name, use in found.items() if use.spills or use.scratch_bytes]
 
 
-#: Real parts that are no whole registers of floats, nor a quarter of a block.
+#: Cases that IREE computes: real parts are not a multiple of 4 elements, or 8 for packed pages.
 LEFT = [Case(2, 1, 20, "bf16", 4), Case(2, 1, 64, "mxint8", 32, pairs=12)]
 
 

@@ -1,6 +1,6 @@
-"""Products whose results are only rounded to bf16: stored so, on the simulator, bit for bit.
+"""Products whose results are only rounded to bf16: kernels store bf16, on the simulator.
 
-Elements are multiples of 1/2 of a small range, and so is every sum: products are exact.
+Elements are small multiples of 1/2, and so is every sum: products are exact, and bits are compared.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,10 @@ BF16 = ml_dtypes.bfloat16
 
 @dataclass(frozen=True)
 class Case:
-    """mxfp4 weights [n, k] by m rows of `lhs`; `gated`: the halves of the columns multiplied."""
+    """A product of [m, k] of `lhs` by mxfp4 weights [n, k].
+
+    `gated`: whether the result is the left half of the columns times the right half.
+    """
 
     m: int
     n: int
@@ -40,7 +43,8 @@ class Case:
         return f"{self.lhs}_{self.m}x{self.n}x{self.k}" + ("_gated" if self.gated else "")
 
 
-#: Streamed, with columns that fill no quad and with rows that are cut off; through both rings.
+#: Streams, with columns that are no multiple of four and with partial tiles of rows; a ring of two
+#: scaled sides, and a ring of sides that become floats.
 CASES = [
     Case(3, 64, 512, "mxfp4"),
     Case(5, 38, 64, "mxfp8e4m3"),
@@ -51,7 +55,7 @@ CASES = [
 
 
 def build(case: Case) -> None:
-    """Packed operands in, one flat row of bf16 out."""
+    """Build the function of a case: packed operands -> the result in bf16, as one flat row."""
     byte, f32, bf16 = ir.IntegerType.get_signless(8), ir.F32Type.get(), ir.BF16Type.get()
 
     def sizes(rows: int, format: str) -> list[ir.Type]:
@@ -98,7 +102,7 @@ def compiled(watched: Callable[[str], Any]) -> Any:
 
 
 def operand(rng: np.random.Generator, rows: int, k: int, name: str) -> Quantized:
-    """Numbers that every format has, under scales near one."""
+    """Draw an operand: numbers that every format holds exactly, under scales near one."""
     values = rng.choice([0, 0.5, 1, 1.5, 2, 3, 4, 6], (rows, k)).astype(np.float32)
     values *= rng.choice([-1, 1], (rows, k))
     elements = pack_elements(encode(values, FORMATS[name].element), FORMATS[name])

@@ -1,7 +1,7 @@
-"""Routers in the kernels of norms, on GPUs: what numpy chooses of the same rows in f64.
+"""GPU kernels of norms with the router that reads the norm, against numpy in f64.
 
-Those of gfx950 and gfx942, in waves of 64, run on the simulator, as users compile them. Those of
-the others, in waves of 32, are run by an interpreter of MLIR (lane_interpreter.py).
+The kernels of gfx950 and gfx942, in waves of 64, run on the simulator, compiled as users do. Those
+of other GPUs, in waves of 32, are run by an interpreter of MLIR (lane_interpreter.py).
 """
 
 import json
@@ -36,7 +36,11 @@ each_target = pytest.mark.parametrize("target", TARGETS)
 
 @dataclass(frozen=True)
 class Case:
-    """Rows of `width`, of which `choices` of `experts` are chosen."""
+    """A norm of rows of `width`, with a router that chooses `choices` of `experts` for each row.
+
+    `weight`, `bias`: types of the router's weights and of its bias; empty: no bias. `rounded`:
+    whether the norm is rounded to bf16.
+    """
 
     width: int
     experts: int
@@ -47,11 +51,11 @@ class Case:
 
     @property
     def name(self) -> str:
-        """That of its function."""
+        """The name of the function of the case."""
         return f"route_{CASES.index(self)}"
 
 
-#: More experts than lanes have columns; several turns along a row; all experts chosen.
+#: Several iterations along a row; more experts than a row has columns; all experts chosen.
 CASES = [
     Case(2880, 32, 4, "bf16", "bf16", rounded=True),
     Case(72, 100, 6, "f32", "", rounded=False),
@@ -63,8 +67,11 @@ Call = Callable[[str, Case, list[Array]], list[Array]]
 
 
 def program(cases: list[Case]) -> str:
-    """A function for each case: the norm, shares and experts. References are wrong: nothing but the
-    kernels computes these."""
+    """Return a program with a function for each case: the norm, the shares and the experts.
+
+    The reference body of each named operation is wrong, so that only a kernel gives the right
+    numbers.
+    """
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         size, f32 = ir.ShapedType.get_dynamic_size(), ir.F32Type.get()
@@ -108,7 +115,7 @@ def program(cases: list[Case]) -> str:
 
 @pytest.fixture(scope="module")
 def call(watched: Callable[..., Any]) -> Call:
-    """Compute a case on a target: the norm, shares and experts."""
+    """Return a function that computes a case on a target: the norm, shares and experts."""
     made = {target: watched(program(CASES), target=target) for target in SIMULATED}
 
     def compute(target: str, case: Case, given: list[Array]) -> list[Array]:
@@ -130,7 +137,7 @@ def call(watched: Callable[..., Any]) -> Call:
 
 
 def interpreted(target: str, case: Case, given: list[Array], made: list[Array]) -> list[Array]:
-    """What the body of the kernel computes."""
+    """Interpret the kernel of a case on the results `made`, and return these."""
     with new_context():
         module = with_kernels(program([case]), target)
         flat = [each.reshape(-1).view(np.uint8) for each in (*given, *made)]
@@ -139,7 +146,7 @@ def interpreted(target: str, case: Case, given: list[Array], made: list[Array]) 
 
 
 def draw(case: Case, rows: int) -> list[Array]:
-    """Operands of a case."""
+    """Draw the operands of a case."""
     rng = np.random.default_rng(rows)
     x = rng.normal(size=(rows, case.width)).astype(np.float32)
     weight = rng.uniform(0.5, 1.5, case.width).astype(np.float32)
@@ -149,7 +156,8 @@ def draw(case: Case, rows: int) -> list[Array]:
 
 
 def check(case: Case, given: list[Array], found: list[Array]) -> None:
-    """Experts are in the order of their logits, equal ones in that of their numbers."""
+    """Assert that the results are right. Experts are in the order of falling logits; those with
+    equal logits, in the order of their numbers."""
     normed, shares, experts = (each.astype(np.float64) for each in found)
     x, weight, router, *biases = (each.astype(np.float64) for each in given)
     wanted = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-5) * weight

@@ -1,7 +1,8 @@
-"""Norms of rows, by kernels for GPUs, with the sum of experts before them: against numpy in f64.
+"""GPU kernels of norms of rows, with and without the sum of experts before them, against numpy in
+f64.
 
-Those of gfx950 and gfx942, in waves of 64, run on the simulator, as users compile them. Those of
-the others, in waves of 32, are run by an interpreter of MLIR (lane_interpreter.py).
+The kernels of gfx950 and gfx942, in waves of 64, run on the simulator, compiled as users do. Those
+of other GPUs, in waves of 32, are run by an interpreter of MLIR (lane_interpreter.py).
 """
 
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from tests.passes.kernels.gpu.kernel_stage import with_kernels
 
 Array = npt.NDArray[Any]
 
-#: Experts' rows that a call has, of which rows have some.
+#: SLOTS: number of experts' rows in a call, of which each row adds up `Case.choices`.
 SLOTS, EPSILON = 11, 1e-5
 TYPES = {"bf16": ml_dtypes.bfloat16, "f32": np.float32}
 SIMULATED = ["gfx950", "gfx942"]
@@ -33,7 +34,11 @@ each_target = pytest.mark.parametrize("target", TARGETS)
 
 @dataclass(frozen=True)
 class Case:
-    """Rows of `width` under weights of type `weight`; `stores`: f32, bf16 or both."""
+    """Norms of rows of `width` with weights of type `weight`.
+
+    `choices`: experts' rows that are added to each row before; 0: none. `stores`: the types in
+    which norms are stored, f32, bf16 or both.
+    """
 
     width: int
     weight: str
@@ -43,11 +48,11 @@ class Case:
 
     @property
     def name(self) -> str:
-        """That of its function."""
+        """The name of the function of the case."""
         return f"norm_{CASES.index(self)}"
 
 
-#: Rows that fill lanes, that do not, of several turns.
+#: Rows that fill the lanes of a workgroup or do not, and rows of several iterations.
 CASES = [
     Case(256, "bf16", 0.0, 0, ("bf16",)),
     Case(2880, "bf16", 0.0, 4, ("bf16",)),
@@ -60,7 +65,8 @@ Call = Callable[[str, Case, list[Array]], list[Array]]
 
 
 def program(cases: list[Case]) -> str:
-    """A function for each case. Nothing but the kernels computes a norm: references are wrong."""
+    """Return a program with a function for each case. The reference bodies of norms are wrong, so
+    that only a kernel gives the right numbers."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         size, f32 = ir.ShapedType.get_dynamic_size(), ir.F32Type.get()
@@ -99,7 +105,7 @@ def program(cases: list[Case]) -> str:
 
 @pytest.fixture(scope="module")
 def call(watched: Callable[..., Any]) -> Call:
-    """Compute a case on a target: the sum, where there is one, and the norms."""
+    """Return a function that computes a case on a target: the sum, if it has one, and the norms."""
     made = {target: watched(program(CASES), target=target) for target in SIMULATED}
 
     def compute(target: str, case: Case, given: list[Array]) -> list[Array]:
@@ -118,7 +124,7 @@ def call(watched: Callable[..., Any]) -> Call:
 
 
 def interpreted(target: str, case: Case, given: list[Array], kinds: list[Any]) -> list[Array]:
-    """What the body of the kernel computes."""
+    """Interpret the kernel of a case, and return its results, of types `kinds`."""
     made = [np.full(given[0].shape, np.nan, kind) for kind in kinds]
     with new_context():
         module = with_kernels(program([case]).replace("@norm_0", f"@{case.name}"), target)
@@ -129,7 +135,7 @@ def interpreted(target: str, case: Case, given: list[Array], kinds: list[Any]) -
 
 
 def draw(case: Case, rows: int) -> list[Array]:
-    """Operands of a case."""
+    """Draw the operands of a case."""
     rng = np.random.default_rng(rows)
     x = rng.normal(size=(rows, case.width)).astype(np.float32)
     experts: list[Array] = []
@@ -142,8 +148,8 @@ def draw(case: Case, rows: int) -> list[Array]:
 
 
 def check(case: Case, given: list[Array], found: list[Array]) -> None:
-    """Sums have the bits of sums in the order of the choices; norms are as precise as f32, and
-    rounded to nearest."""
+    """Assert that sums have the bits of additions in the order of the choices, and that norms are
+    as precise as f32, rounded to nearest."""
     x, *experts, weight = given
     if experts:
         rows, shares, slots = experts

@@ -1,5 +1,7 @@
-"""f32 scales that rows of weights share, as fp8 has them for squares of 128 x 128: every kernel
-that multiplies sums by them, on the simulator with its sanitizer."""
+"""f32 scales that several rows of weights share, as in squares of 128 x 128 of fp8.
+
+Every kernel that multiplies sums by such scales runs on the simulator with its sanitizer.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,8 +26,9 @@ from tests.passes.kernels.gpu.rings import (
 RING: dict[str, Any] = {"stages": 3, "k_steps": 2, "waves": ACROSS}
 DECODED: dict[str, Any] = {"stages": 2, "k_steps": 1, "waves": SQUARE, "transport": "decoded"}
 STREAM: dict[str, Any] = {"transport": "stream"}
-#: As many rows as a tile has, several times as many, and others, where a tile has several scales or
-#: begins within those of another; the last rows fewer; experts, splits and panels.
+#: Scales for as many rows as a tile has, for several times as many, and for numbers with which a
+#: tile has several scales or begins between the rows of one; a last scale for fewer rows; experts,
+#: splits and panels.
 CASES = [
     Case("bf16", E4M3_F32, 70, 300, 640, (2, 1), rows=128, **RING),
     Case(E4M3_F32, E4M3_F32, 70, 200, 640, (2, 2), rows=32, panels=True, **RING),
@@ -51,7 +54,7 @@ CASES_OF_GFX942 = [
 
 @pytest.fixture(scope="module")
 def compiled() -> Callable[[Case], Compiled]:
-    """The kernel of a case, compiled once."""
+    """Return a function that compiles the kernel of a case once."""
     known = {
         target: compiler(cases, target)
         for target, cases in (("gfx942", CASES_OF_GFX942), ("gfx950", CASES))

@@ -1,6 +1,6 @@
-"""Sorts on GPUs: the order of a stable sort of numpy, of rows in shared memory and of longer ones.
+"""Sorts on GPUs, of rows that fit in LDS and of longer ones, against a stable sort of numpy.
 
-They run on the simulator, as users compile them, watched for races.
+They run on the simulator, compiled as users do, and are watched for races.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import pytest
 
 from tests.passes.sort_cases import CASES, SortCase
 
-#: 12 bytes an element: more than shared memory has.
+#: A row of 12 bytes an element, 66,000 in all: more than the 64 KiB of LDS.
 LONG = SortCase("f32", (1, 5500), 1)
 TARGETS = ["gfx950", "gfx942"]
 

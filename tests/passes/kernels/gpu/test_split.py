@@ -1,4 +1,4 @@
-"""Kernels whose workgroups share K, on the simulator with its sanitizer, against numpy."""
+"""Rings with splits of K, on the simulator with its sanitizer, against numpy."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,8 +37,8 @@ _FLOATS = Case("bf16", F4, 70, 100, 1088, waves=SQUARE, k_steps=1, stages=3, spl
 _DECODED = Case(
     NVFP4, NVFP4, 70, 100, 768, waves=SQUARE, k_steps=1, stages=2, transport="decoded", splits=3
 )
-#: Each ring; ends of rows and columns; rows of lhs that several share, blocks that share a scale;
-#: splits with a cut stage, splits of less than a chunk.
+#: Every kind of ring; rows and columns that do not fill tiles; a row of lhs for several rows, a
+#: scale for several blocks; splits with a cut stage, and splits of less than a chunk.
 CASES = [
     Case(F4, F4, 260, 100, 2048, tiles=(1, 2), splits=4),
     Case(E4M3, E2M3, 40, 132, 1728, waves=ACROSS, splits=3),
@@ -56,7 +56,7 @@ OF_GFX942 = [
 
 @pytest.fixture(scope="module")
 def compiled() -> Callable[[Case], Compiled]:
-    """The kernel of a case, compiled once."""
+    """Return a function that compiles the kernel of a case once."""
     first = compiler(CASES)
     other = compiler(OF_GFX942, "gfx942")
     return lambda case: (first if case in CASES else other)(case)
@@ -99,7 +99,8 @@ def test_k_that_is_not_cut(format: str, k: int, block: int, splits: int) -> None
 
 
 def program() -> str:
-    """Two products of the same rows, [70, 512] by [96, 512]: one counts after the other."""
+    """Return a program with two products of the same rows, [70, 512] by [96, 512]. They must run
+    one after the other, because they use the same counters."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         byte, bf16 = ir.IntegerType.get_signless(8), ir.BF16Type.get()

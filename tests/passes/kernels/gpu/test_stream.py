@@ -1,7 +1,7 @@
-"""Kernels that stream both sides, through the pass, on the simulator with its sanitizer.
+"""Streams of scaled products, compiled from programs, on the simulator with its sanitizer.
 
-Elements and scales are decoded by `mxc.formats.packing`, which has oracles of its own; products
-are those of numpy in float64. Scales are random: with another block's scale a lane is far off.
+Elements and scales are decoded by `mxc.formats.packing`, which has tests of its own; products are
+those of numpy in float64. Scales are random, so that the scale of a wrong block is noticed.
 """
 
 import json
@@ -31,9 +31,9 @@ from mxc.simulator.watch.sanitizer import Sanitizer
 Array = NDArray[Any]
 F4, E2M3, E3M2, E4M3, E5M2 = "mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2"
 NVFP4 = "nvfp4"
-#: Codes that are no numbers: where the bits under a mask are this.
+#: Codes of NaN and infinity, as (mask, value): those whose bits under the mask have the value.
 NOT_FINITE = {E4M3: (0x7F, 0x7F), E5M2: (0x7C, 0x7C)}
-#: f32 of which bf16 are multiplied.
+#: f32 activations that are rounded to bf16 before they are multiplied.
 ROUNDED = "f32 as bf16"
 FLOATS = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16, ROUNDED: np.float32}
 
@@ -41,7 +41,7 @@ FLOATS = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16, ROUN
 def operand(
     rng: np.random.Generator, shape: Sequence[int], format: str, scales: tuple[int, int]
 ) -> tuple[Array, Array, Array]:
-    """Packed bytes and scale bytes of [.., K], and the float64 values that they mean."""
+    """Draw an operand [.., K], with scales between two bytes: elements, scales, float64 values."""
     *lead, k = shape
     codes = rng.integers(0, 256, (*lead, FORMATS[format].packed_bytes(k)), dtype=np.uint8)
     if format in NOT_FINITE:
@@ -58,7 +58,7 @@ def bytes_type(*shape: int) -> ir.Type:
 
 
 def unpacked(value: ir.Value, format: str) -> ir.Value:
-    """i8 [.., K / block, bytes] as the elements of the format."""
+    """Bitcast i8 [.., K / block, bytes] to the elements of a format."""
     *lead, _ = ir.RankedTensorType(value.type).shape
     element = ir.Type.parse(FORMATS[format].element.mlir)
     kind = ir.RankedTensorType.get([*lead, FORMATS[format].block], element)
@@ -72,7 +72,7 @@ def scales_of(value: ir.Value, format: str = F4) -> ir.Value:
 
 
 def program(**cases: tuple[int, int, int, str, str]) -> str:
-    """A function each: the operands as bytes (float activations as they are) -> f32 [m, n]."""
+    """Return a program with a function for each case: bytes or floats -> f32 [m, n]."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
@@ -82,7 +82,7 @@ def program(**cases: tuple[int, int, int, str, str]) -> str:
 
 
 def product(name: str, m: int, n: int, k: int, lhs: str, rhs: str) -> None:
-    """The function of one case."""
+    """Build the function of one case."""
     block = FORMATS[rhs].block
     blocks = k // block
     kinds = [bytes_type(n, blocks, FORMATS[rhs].block_bytes), bytes_type(n, blocks)]
@@ -114,7 +114,8 @@ class Compiled:
     watched: dict[str, Sanitizer]
 
     def __call__(self, name: str, *arguments: Array) -> tuple[Array, list[str]]:
-        """The result of a function and the kernels that ran; nothing may be found."""
+        """Call a function; return its result and the names of the kernels that ran. Asserts that
+        the sanitizer finds nothing."""
         self.watched.clear()
         (found,) = self.model.call(name, *arguments)
         assert not [finding for each in self.watched.values() for finding in each.findings]
@@ -129,7 +130,7 @@ def compiled(
     target: str = "gfx950",
     listing: bool = False,
 ) -> Compiled:
-    """Compile a program in a folder."""
+    """Compile a program in a folder, and load it on the simulator."""
     (folder / "p.mlir").write_text(text)
     mxc.compile(
         folder / "p.mlir",
@@ -147,13 +148,13 @@ def compiled(
 
 
 def run(text: str, folder: Path, *arguments: Array, **options: Any) -> tuple[Array, list[str]]:
-    """The result of @main, as `Compiled` gives it."""
+    """Compile a program and call @main; return what `Compiled` does."""
     return compiled(text, folder, **options)("main", *arguments)
 
 
 CASES = [
-    # K in whole steps, with a tail in a block of four scales, shorter than four; rows and columns
-    # that fill no tile; one wave, several along K.
+    # K of whole steps, K that ends within the four scales of a lane, and K of less than these; rows
+    # and columns that do not fill tiles; one wave, and several along K.
     (16, 16, 512, F4, F4),
     (1, 48, 2880, E4M3, F4),
     (5, 52, 1056, E2M3, E5M2),
@@ -170,16 +171,16 @@ CASES = [
     (4, 16, 544, "f16", E3M2),
     (4, 16, 544, "bf16", "mxint8"),
     (70, 40, 96, "bf16", F4),
-    # Columns that fill no quad: what would be stored after them is the next row.
+    # Columns that are no multiple of four: a store past the end of a row would be in the next row.
     (7, 33, 96, F4, F4),
     (5, 22, 544, "bf16", E2M3),
-    # Blocks of 16: two scales where others have one; steps that are whole, cut, and less than one.
+    # Blocks of 16, with two scales for 32 elements; K of whole and cut steps, and less than a step.
     (4, 16, 1056, "bf16", NVFP4),
     (20, 36, 64, "f32", NVFP4),
 ]
 
 
-#: For gfx942, where both sides become bf16 by integers: every format on either side.
+#: Cases for gfx942, which decodes both sides to bf16: every format on either side.
 DECODED = [
     (5, 52, 2880, F4, E2M3),
     (33, 100, 1024, E5M2, E4M3),
@@ -195,7 +196,7 @@ DECODED = [
 
 @pytest.fixture(scope="module")
 def products(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Compiled]:
-    """All cases of each target, compiled together."""
+    """Compile all cases of each target as one program."""
     return {
         target: compiled(
             program(**{f"case{number}": case for number, case in enumerate(cases)}),
@@ -217,7 +218,7 @@ def test_products(target: str, number: int, products: dict[str, Compiled]) -> No
     m, n, k, lhs, rhs = {"gfx950": CASES, "gfx942": DECODED}[target][number]
     rng = np.random.default_rng(m + n + k)
     block = FORMATS[rhs].block
-    # E4M3 has a sign, and numbers up to 126.
+    # Scales of nvfp4 are E4M3: bit 7 is the sign, and 126 is the largest finite code.
     w, t, right = operand(rng, (n, k), rhs, (40, 120) if rhs == NVFP4 else (117, 137))
     given: list[Array] = [w.reshape(n, k // block, -1).view(np.int8), t.view(np.int8)]
     if lhs in FLOATS:
@@ -277,7 +278,7 @@ def test_every_code_under_extreme_scales(format: str, least: int, tmp_path: Path
         own[column, 5] = code
     bits = (own[..., None] >> np.arange(element.bits) & 1).astype(np.uint8)
     w = np.packbits(bits.reshape(columns, -1), axis=-1, bitorder="little")
-    # A row for each column, in which its products are not far from 1.
+    # Row i of the activations is scaled such that its products with column i are not far from 1.
     signs = np.random.default_rng(1).choice([-2.0, -1.0, 1.0, 2.0], k)
     factors = 2.0 ** np.clip(127.0 - scales, -126, 125)
     x = (signs * factors[:, None]).astype(ml_dtypes.bfloat16)

@@ -1,4 +1,4 @@
-"""Streams: how often a wave waits for what it loads."""
+"""How much of the time waves of streams wait for their loads, by the issue model."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Rings whose sums f32 scales multiply, on the simulator with its sanitizer."""
+"""Rings whose sums are multiplied by f32 scales, on the simulator with its sanitizer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,13 +27,13 @@ from tests.passes.kernels.gpu.rings import (
 )
 
 RING: dict[str, Any] = {"k_steps": 2, "waves": ACROSS}
-#: A stage where a scale is for 64 elements, or for an odd multiple.
+#: Fields of a case whose scales are for 64 elements, or for an odd multiple of 64.
 HALF: dict[str, Any] = {"k_steps": 1, "waves": ACROSS}
-#: A stage where a scale is for 32 elements.
+#: Fields of a case whose scales are for 32 elements.
 RUNS: dict[str, Any] = {"k_steps": 2, "waves": ACROSS, "block": 32}
-#: Each element, both floats and fp8 beside it, scales of one stage, several and all; sides that end
-#: within a tile, numbers of stages that are no multiple of those of a round; experts, shared rows,
-#: splits and panels.
+#: Every element type, beside bf16, f16 and fp8; scales for one stage, for several and for all; rows
+#: and columns that do not fill tiles; numbers of stages that are no multiple of those of an
+#: iteration; experts, shared rows, splits and panels.
 CASES = [
     Case("bf16", E4M3_F32, 70, 100, 640, tiles=(2, 1), stages=3, **RING),
     Case("bf16", E5M2_F32, 64, 132, 384, tiles=(1, 2), stages=2, block=64, **HALF),
@@ -54,7 +54,7 @@ CASES = [
     Case("f16", INT4_F32, 40, 68, 512, tiles=(1, 2), stages=2, panels=True, **RUNS),
     Case("bf16", E4M3_F32, 33, 68, 1024, stages=3, splits=2, rows=64, **RUNS),
     Case("bf16", INT4_F32, 68, 36, 512, groups=3, experts=2, share=4, stages=3, **RUNS),
-    # Rows whose scales the instruction takes, for blocks of 32.
+    # Activations with E8M0 scales for 32 elements, which the matrix instruction accepts.
     Case(E4M3, E4M3_F32, 70, 100, 640, tiles=(2, 1), stages=3, panels=True, **RING),
     Case(E5M2, E4M3_F32, 130, 132, 1024, tiles=(3, 2), stages=2, rows=64, **RING),
     Case(F4, E5M2_F32, 68, 36, 512, groups=3, experts=2, share=4, stages=3, **RING),
@@ -64,7 +64,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def compiled() -> Callable[[Case], Compiled]:
-    """The kernel of a case, compiled once."""
+    """Return a function that compiles the kernel of a case once."""
     return compiler(CASES)
 
 

@@ -1,7 +1,7 @@
-"""The largest elements of rows, by kernels for GPUs: what a stable sort of numpy finds.
+"""GPU kernels that find the largest elements of rows, against a stable sort of numpy.
 
-Those of gfx950 and gfx942, in waves of 64, run on the simulator, as users compile them. Those of
-the others, in waves of 32, are run by an interpreter of MLIR (lane_interpreter.py).
+The kernels of gfx950 and gfx942, in waves of 64, run on the simulator, compiled as users do. Those
+of other GPUs, in waves of 32, are run by an interpreter of MLIR (lane_interpreter.py).
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from tests.passes.kernels.gpu.kernel_stage import with_kernels
 
 Array = npt.NDArray[Any]
 
-#: Columns and how many are chosen: of less than a wave, of a wave, of several that are not full;
-#: all of a row, and one.
+#: Number of columns, and how many are chosen. Columns are fewer than the lanes of a wave, as many,
+#: or more, with a last wave that is not full; all of a row are chosen, or one.
 CASES = [(5, 5), (40, 8), (64, 6), (130, 8), (384, 1)]
 each_case = pytest.mark.parametrize(("columns", "count"), CASES)
 SIMULATED = ["gfx950", "gfx942"]
@@ -32,7 +32,7 @@ Call = Callable[..., tuple[Array, Array]]
 
 
 def program(cases: list[tuple[int, int]], rows: int | None = None) -> str:
-    """A function for each case; `rows`: None where they come with the call."""
+    """Return a program with a function for each case; `rows`: None if it comes with the call."""
     size = ir.ShapedType.get_dynamic_size() if rows is None else rows
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
@@ -49,7 +49,7 @@ def program(cases: list[tuple[int, int]], rows: int | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def call(watched: Callable[..., Any]) -> Call:
-    """Compute a case on a target: values and indices."""
+    """Return a function that computes a case on a target: values and indices."""
     made = {target: watched(program(CASES), target=target) for target in SIMULATED}
 
     def compute(target: str, x: Array, count: int) -> tuple[Array, Array]:
@@ -67,7 +67,7 @@ def call(watched: Callable[..., Any]) -> Call:
 
 
 def interpreted(target: str, x: Array, count: int) -> tuple[Array, Array]:
-    """What the body of the kernel computes."""
+    """Interpret the kernel of a case, and return values and indices."""
     values = np.full((len(x), count), np.nan, np.float32)
     indices = np.full((len(x), count), -1, np.int32)
     with new_context():
@@ -78,7 +78,8 @@ def interpreted(target: str, x: Array, count: int) -> tuple[Array, Array]:
 
 
 def check(x: Array, values: Array, indices: Array) -> None:
-    """The first of equal elements is chosen first; NaN and -inf are (-inf, 0)."""
+    """Assert that results are right: the first of equal elements comes first; in place of NaN and
+    -inf are the value -inf and the index 0."""
     count = values.shape[1]
     known = np.where(np.isnan(x), -np.inf, x)
     order = np.argsort(-known, axis=1, kind="stable")[:, :count]

@@ -1,7 +1,8 @@
-"""Kernels of GPUs that the simulator does not execute, by an interpreter of MLIR.
+"""Kernels of products in waves of 32, which the simulator does not execute, interpreted as MLIR.
 
-It has the layouts of their matrix instructions from documents (lane_interpreter.py): a kernel that
-fills a lane with something else is far off. What LLVM makes of it is not seen here.
+The interpreter has the layouts of matrix instructions from documents (lane_interpreter.py), so that
+a kernel which fills lanes otherwise gives wrong numbers. The code that LLVM makes of kernels does
+not run.
 """
 
 import json
@@ -33,8 +34,8 @@ from tests.passes.kernels.gpu.test_stream import (
 )
 
 CASES = [
-    # K with a tail in the scales of a lane, less than a step, several waves along K and along rows
-    # and columns; rows and columns that fill no tile.
+    # K that ends within the scales of a lane, and K of less than a step; several waves along K and
+    # along rows and columns; rows and columns that do not fill tiles.
     ("gfx1201", 5, 20, 544, F4, E2M3),
     ("gfx1201", 3, 12, 64, E4M3, E5M2),
     ("gfx1201", 40, 33, 96, "bf16", E3M2),
@@ -49,7 +50,8 @@ CASES = [
     ("gfx1250", 3, 12, 288, E5M2, E4M3),
     ("gfx1250", 4, 16, 96, E2M3, F4),
     ("gfx1250", 4, 16, 288, "bf16", "mxint8"),
-    # Two tiles of rows, whose floats are loaded a k-step ahead; where few registers are, in turn.
+    # Two tiles of rows, whose floats are loaded a k-step ahead, or one after the other where a lane
+    # has few registers.
     ("gfx1250", 40, 36, 544, "bf16", E4M3),
     ("gfx1250", 40, 20, 2080, ROUNDED, E4M3),
     ("gfx1201", 40, 20, 2080, ROUNDED, E4M3),
@@ -60,9 +62,11 @@ CASES = [
 def run(
     target: str, text: str, given: list[Array], m: int, n: int, schedules: str | Path = ""
 ) -> Array:
-    """f32 [m, n] of @main, which must become one kernel. `schedules`: a file of them. The only
-    parameter, if there is one, is the first of `given` with n rows, and is packed as the kernel
-    wants it."""
+    """Interpret @main, which must become one kernel, and return its result, f32 [m, n].
+
+    `schedules`: a file of schedules. If the program has a parameter, it is the first of `given`
+    with n rows, and is packed in the layout that the kernel reads.
+    """
     result = np.full(m * n * 4, 0xFF, np.uint8)
     with new_context():
         module = with_kernels(text, target, schedules=str(schedules))
@@ -90,7 +94,8 @@ def test_products_with_panels(target: str, m: int, n: int, k: int, lhs: str, rhs
 
 
 def with_a_parameter(text: str) -> str:
-    """A program of `program`, whose last argument but one, the elements of rhs, is a parameter."""
+    """Return the text of a program of `program` with a parameter in place of its last argument but
+    one, the elements of rhs."""
     *_, (name, kind), _ = re.findall(r"(%arg\d+): (tensor<\S+>)[,)]", text)
     changed = text.replace(f"{name}: {kind}, ", "", 1)
     first = f"{{\n    {name} = util.global.load immutable @w : {kind}\n"
@@ -100,7 +105,7 @@ def with_a_parameter(text: str) -> str:
 
 
 def multiply(target: str, shape: tuple[int, int, int, str, str], text: str) -> None:
-    """A product of scaled weights, compared with numpy."""
+    """Interpret a product of scaled weights, and compare it with numpy."""
     m, n, k, lhs, rhs = shape
     rng = np.random.default_rng(m + n + k)
     block = FORMATS[rhs].block
@@ -123,7 +128,7 @@ def multiply(target: str, shape: tuple[int, int, int, str, str], text: str) -> N
 @pytest.mark.parametrize(
     ("m", "n", "k", "lhs", "rhs"),
     [
-        # K with a tail, several chunks; rows and columns that fill no tile.
+        # K that ends within a step, several chunks; rows and columns that do not fill tiles.
         (5, 20, 544, "bf16", "bf16"),
         (40, 33, 96, "f32", "bf16"),
         (3, 12, 320, "f16", "f16"),
@@ -145,7 +150,7 @@ def test_wide_tiles_of_a_chunk(target: str, tmp_path: Path) -> None:
 def multiply_dense(
     target: str, m: int, n: int, k: int, lhs: str, rhs: str, schedules: str | Path = ""
 ) -> None:
-    """A product of these shapes, compared with numpy."""
+    """Interpret a dense product of these shapes, and compare it with numpy."""
     rng = np.random.default_rng(m + n + k)
     x = rng.normal(size=(m, k)).astype(FLOATS[lhs])
     w = rng.normal(size=(n, k)).astype(FLOATS[rhs])
