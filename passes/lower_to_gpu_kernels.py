@@ -115,7 +115,7 @@ class LowerToGpuKernels(Pass):
         for op, schedules in chosen:
             # Matched again, because an earlier kernel may have replaced its operands.
             kernels.lower(_call(op, unit), schedules)
-        kernels.counters.chain_counters()
+        kernels.counters.chain()
         kernels.packed.relay()
         sweep(module)
 

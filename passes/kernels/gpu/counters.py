@@ -27,7 +27,7 @@ class Counters:
     def of(self, block: ir.Block) -> ir.Value:
         """Return the counters for a product of a block: zeros, i32 [N].
 
-        Call `chain_counters` after the last product.
+        Call `chain` after the last product.
         """
         if block not in self._zeros:
             with ir.InsertionPoint.at_block_begin(block), ir.Location.unknown():
@@ -37,7 +37,7 @@ class Counters:
             self._zeros[block] = made.result
         return self._zeros[block]
 
-    def chain_counters(self) -> None:
+    def chain(self) -> None:
         """Let each product take the counters that the product before it in the block returns."""
         for block, zeros in self._zeros.items():
             last = zeros

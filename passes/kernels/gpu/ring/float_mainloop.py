@@ -176,8 +176,8 @@ class FloatMainloop:
     def _stage(self, held: FloatRegisters, stage: ir.Value, k_step: int) -> None:
         """Multiply a stage, number `k_step` of its four, and prepare the start of the next one."""
         rates, parts, last, size = self._rates, self._parts, self._stages - 1, self._slot_bytes
-        emptied = _next_slot(held.slot, 0, last * size, -size)
-        after = _next_slot(held.slot, last * size, 0, size)
+        emptied = _adjacent_slot(held.slot, 0, last * size, -size)
+        after = _adjacent_slot(held.slot, last * size, 0, size)
         # Before the barrier loads go to the slot of the stage before, after it to that of this one.
         earlier = self._loads(stage + last, long(emptied))
         later = self._loads(stage + self._stages, long(held.slot))
@@ -387,7 +387,7 @@ class FloatMainloop:
         return works
 
 
-def _next_slot(slot: ir.Value, where: int, there: int, by: int) -> ir.Value:
+def _adjacent_slot(slot: ir.Value, where: int, there: int, by: int) -> ir.Value:
     """Return a slot's offset moved `by` bytes; at `where`, an end of the ring, return `there`."""
     same = equal(slot, where)
     return arith.select(same, number(there), slot + by)

@@ -32,7 +32,7 @@ from mxc.passes.kernels.vectors import below, f32, index, loop, of
 
 #: Scales in registers, [half of a chunk][tile], the half that is multiplied first; or, of scales
 #: that go to LDS, [chunk][load].
-ScalesByHalf = list[list[ir.Value]]
+ScaleRegisters = list[list[ir.Value]]
 
 #: K-steps of a chunk in which staged scales are loaded to registers, for the chunk `pipe.together`
 #: later; written to LDS, for the next chunk; read from LDS, the first half of the next chunk; and
@@ -71,14 +71,14 @@ class RingRegisters:
     totals: list[ir.Value]
     read: Pieces
     asked: list[ir.Value]
-    direct_scales: ScalesByHalf
-    staged_scales: ScalesByHalf
-    loaded_scales: ScalesByHalf
+    direct_scales: ScaleRegisters
+    staged_scales: ScaleRegisters
+    loaded_scales: ScaleRegisters
 
 
-def sums(pipe: RingPipeline, copies: OperandLoaders) -> list[ir.Value]:
+def sums(pipe: RingPipeline, loaders: OperandLoaders) -> list[ir.Value]:
     """Build the main loop. Returns the sums of the wave's tiles, row-major."""
-    held = _Chunk(pipe, copies, index(0), 0, 0).begin()
+    held = _Chunk(pipe, loaders, index(0), 0, 0).begin()
     size, together, ring = pipe.chunk_stages, pipe.together, pipe.schedule.stages
     rounds = pipe.plain // together
     if rounds:
@@ -89,14 +89,14 @@ def sums(pipe: RingPipeline, copies: OperandLoaders) -> list[ir.Value]:
             begin, held = with_values(carried, now)
             start = begin[0] if begin else 0
             for chunk in range(together):
-                here = _Chunk(pipe, copies, number * together + chunk, start)
+                here = _Chunk(pipe, loaders, number * together + chunk, start)
                 held = here.build(held)
                 start = here.slot(size)
             scf.YieldOp(values_of(([start] if first else [], held)))
         _, held = with_values(carried, op.results)
     for number in range(rounds * together, pipe.chunks):
         slot = number * size % ring * pipe.slot_bytes
-        held = _Chunk(pipe, copies, index(number), slot, number).build(held)
+        held = _Chunk(pipe, loaders, index(number), slot, number).build(held)
     return held.totals
 
 
@@ -110,12 +110,12 @@ class _Chunk:
     def __init__(
         self,
         pipe: RingPipeline,
-        copies: OperandLoaders,
+        loaders: OperandLoaders,
         chunk: ir.Value,
         first_slot: ir.Value | int,
         number: int | None = None,
     ) -> None:
-        self._pipe, self._copies, self._number, self._chunk = pipe, copies, number, chunk
+        self._pipe, self._loaders, self._number, self._chunk = pipe, loaders, number, chunk
         self._first = chunk * pipe.chunk_stages
         self._slot = first_slot
 
@@ -148,7 +148,7 @@ class _Chunk:
 
     def begin(self) -> RingRegisters:
         """Build the prologue: fill the ring, and read from LDS what the first products need."""
-        pipe, copies = self._pipe, self._copies
+        pipe, loaders = self._pipe, self._loaders
         totals = len(pipe.order) // pipe.schedule.k_steps
         self._held = held = RingRegisters(
             [], {}, [], [[] for _ in range(pipe.halves_ahead)], [[]], []
@@ -173,7 +173,7 @@ class _Chunk:
             no_reordering()
         _issue(self._piece_loads(len(filled) * count, most))
         scales = held.loaded_scales.pop(0)
-        _issue(copies.staged_scales.writes(scales, left=self._left(0, CHUNK)))
+        _issue(loaders.staged_scales.writes(scales, left=self._left(0, CHUNK)))
         wait_for_loads(min(len(filled), ring - 1) - 1)
         _issue(self._reads(pipe.reads[: pipe.early], 0, held.read))
         _issue(self._half_reads(0))
@@ -236,16 +236,16 @@ class _Chunk:
         `pieces`, `scales`: those of the direct side, then of the staged one; `k_step`: counted in
         the chunk.
         """
-        pipe, copies, totals = self._pipe, self._copies, self._held.totals
+        pipe, loaders, totals = self._pipe, self._loaders, self._held.totals
         part, at = k_step % pipe.schedule.k_steps, k_step % K_STEPS
         sides = [
             (
-                fragment(copies.direct.layout, pieces[0], own, part),
-                *copies.direct_scales.word(scales[0][own], at),
+                fragment(loaders.direct.layout, pieces[0], own, part),
+                *loaders.direct_scales.word(scales[0][own], at),
             ),
             (
-                fragment(copies.staged.layout, pieces[1], tile, part),
-                *copies.staged_scales.word(scales[1][tile], at),
+                fragment(loaders.staged.layout, pieces[1], tile, part),
+                *loaders.staged_scales.word(scales[1][tile], at),
             ),
         ]
         m, n = (tile, own) if pipe.swapped else (own, tile)
@@ -266,7 +266,7 @@ class _Chunk:
         at, slot = self._first + stage, self._slot_of(emptied)
         left = self._left(stage, pipe.staged.blocks)
         issues: list[Issue] = [
-            partial(self._copies.staged.load, number, at, slot, left=left)
+            partial(self._loaders.staged.load, number, at, slot, left=left)
             for number in range(pipe.staged.loads)
         ]
         return _parted(issues, pipe.pace, 1 - pipe.cut / len(pipe.order))[part]
@@ -276,7 +276,7 @@ class _Chunk:
         slot = self._slot_of(stage)
 
         def read(key: Key) -> None:
-            into[key] = self._copies.staged.read(*key, slot)
+            into[key] = self._loaders.staged.read(*key, slot)
 
         return [partial(read, key) for key in keys]
 
@@ -289,7 +289,7 @@ class _Chunk:
 
         def load(key: Key, stage: int) -> None:
             at, left = self._first + stage, self._left(stage, size)
-            self._held.asked.append(self._copies.direct.load(*key, at, left=left))
+            self._held.asked.append(self._loaders.direct.load(*key, at, left=left))
 
         wanted = [divmod(piece, len(pieces)) for piece in range(first, last)]
         return [
@@ -305,7 +305,7 @@ class _Chunk:
         if self._number == half == 0:
             left = left or HALF
         at = self._chunk * HALVES + half
-        return self._copies.direct_scales.loads(at, into, left=left)
+        return self._loaders.direct_scales.loads(at, into, left=left)
 
     def _chunk_loads(self, chunk: int) -> list[Issue]:
         """Return the loads to registers of the staged side's scales for a chunk, counted from this
@@ -314,14 +314,14 @@ class _Chunk:
         if left == 0:
             return []
         loaded.append([])
-        return self._copies.staged_scales.loads(self._chunk + chunk, loaded[-1], left=left)
+        return self._loaders.staged_scales.loads(self._chunk + chunk, loaded[-1], left=left)
 
     def _half_reads(self, half: int) -> list[Issue]:
         """Return the reads of staged scales: half 0 or 1 of the chunk whose scales LDS has."""
         into = self._held.staged_scales[-1]
 
         def read(tile: int) -> None:
-            into.append(self._copies.staged_scales.read(tile, half))
+            into.append(self._loaders.staged_scales.read(tile, half))
 
         return [partial(read, tile) for tile in range(self._pipe.tiles[1])]
 
@@ -343,7 +343,7 @@ class _Chunk:
         elif k_step in _SECOND_READ_K_STEPS:
             works += _share("ds_read", self._half_reads(1), k_step, _SECOND_READ_K_STEPS)
         elif k_step in _WRITE_K_STEPS and left != 0:
-            writes = self._copies.staged_scales.writes(held.loaded_scales[0], left=left)
+            writes = self._loaders.staged_scales.writes(held.loaded_scales[0], left=left)
             works += _share("ds_write", writes, k_step, _WRITE_K_STEPS)
             if k_step == _WRITE_K_STEPS[-1]:
                 del held.loaded_scales[0]
