@@ -81,6 +81,9 @@ _ELEMENTS = {
     "uint8": "i8",
     "float4_e2m1fn_x2": "i8",
 }
+#: An extra file in those that `save` writes: their programs are not lowered again, which takes
+#: longer than all else of the import.
+_LOWERED = "lowered by mxc"
 
 
 def is_exported(source: object) -> bool:
@@ -97,7 +100,7 @@ def save(program: Any, file: Path) -> None:
     import torch
 
     try:
-        torch.export.save(lowered(program), file)
+        torch.export.save(lowered(program), file, extra_files={_LOWERED: ""})
     except Exception as error:
         raise _refusal(error) from error
 
@@ -125,9 +128,9 @@ def read_torch(
             phase="import",
         ) from error
 
-    loaded = _loaded(file)
+    loaded, is_lowered = _loaded(file)
     try:
-        program = lowered(loaded)
+        program = loaded if is_lowered else lowered(loaded)
         require_importable(program)
         name_sizes(program)
         hooks = _Tensors(constants)
@@ -145,8 +148,8 @@ def read_torch(
     return module, tuple(map(str, program.graph_signature.user_inputs))
 
 
-def _loaded(file: Path) -> Any:
-    """The ExportedProgram of a file.
+def _loaded(file: Path) -> tuple[Any, bool]:
+    """The ExportedProgram of a file, and whether `save` has written it.
 
     Raises CompileError: by name for an operator that torch does not have, which only torch's log
     says, or for another file.
@@ -157,8 +160,9 @@ def _loaded(file: Path) -> Any:
     handler, above = logging.StreamHandler(said), log.propagate
     log.addHandler(handler)
     log.propagate = False
+    extra: dict[str, Any] = {_LOWERED: None}  # torch fills no dict that is empty
     try:
-        return torch.export.load(file)
+        return torch.export.load(file, extra_files=extra), extra[_LOWERED] is not None
     except Exception as error:
         text = said.getvalue()
         if unknown := _UNKNOWN.search(text):
@@ -176,7 +180,8 @@ def _loaded(file: Path) -> Any:
 
 def require_importable(program: Any) -> None:
     """Raise CompileError, with its place, for the first node that the importer does not know: by
-    the type of its values, as control flow, or as one that draws random numbers."""
+    the type of its values, as control flow, or as one that draws random numbers or makes a number
+    of Python."""
     import torch
     from iree.compiler.extras import fx_importer
 
@@ -188,6 +193,12 @@ def require_importable(program: Any) -> None:
                 # That a call has effects is said around it.
                 what = node.args[1] if name == "with_effects" else f"torch.{name}"
                 raise CompileError(f"{_named(node, what)} {NO_LOWERING}", phase="import")
+        if node.target is torch.ops.aten._local_scalar_dense.default:
+            raise CompileError(
+                f"{_named(node, 'Tensor.item()')} makes a number of Python, which compiled "
+                "programs have none of; go on with the tensor of one element",
+                phase="import",
+            )
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise CompileError(
                 f"{_named(node, node.target)} draws random numbers, which compiled programs do "

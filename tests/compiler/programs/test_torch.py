@@ -262,9 +262,9 @@ def test_what_the_importer_does_not_know_is_refused(
         ),
         (torch.linalg.inv, torch.eye(4), r"aten\._linalg_check_errors\.default has no lowering"),
         (
-            lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127),
+            lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize(),
             torch.zeros(4),
-            r"aten\.fake_quantize_per_tensor_affine\w*\.default cannot be imported",
+            r"aten\.quantize_per_tensor\.default cannot be imported",
         ),
         # The importer ends its process.
         (

@@ -90,6 +90,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "identity": (lambda x: x + torch.eye(x.shape[0], x.shape[1]), (X,)),
     "products_of_bytes": (lambda x: x @ x.T, (BYTES,)),
     "no_noise": (lambda x: functional.rrelu(x, training=False), (X,)),
+    "fake_quantized": (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -9, 7), (X,)),
     "nothing": (lambda x: torch.cat([x, torch.tril_indices(0, 0).float().reshape(0, 8)]), (X,)),
 }
 
@@ -136,3 +137,9 @@ def test_bf16_is_sampled_in_f32(tmp_path: Path) -> None:
 def test_random_numbers_are_refused(function: Callable[..., Any], tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="draws random numbers"):
         mxc.compile(exported(function, (X.sigmoid(),)), output=tmp_path / "o.mxc", listing=False)
+
+
+def test_a_number_of_python_is_refused(tmp_path: Path) -> None:
+    program = exported(lambda x: x * x.sum().item(), (X,))
+    with pytest.raises(CompileError, match=r"Tensor\.item\(\).* the tensor of one element"):
+        mxc.compile(program, output=tmp_path / "o.mxc", listing=False)
