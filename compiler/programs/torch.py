@@ -18,7 +18,7 @@ from iree.compiler.dialects import arith
 from mxc.compiler.programs.constants import LIST, ConstantParameters
 from mxc.compiler.programs.single import NO_LOWERING, Tell, lower_each, named, refused
 from mxc.compiler.programs.torch_experts import TRANSFORMERS
-from mxc.compiler.programs.torch_graph import name_sizes
+from mxc.compiler.programs.torch_graph import drop_assertions, name_sizes
 from mxc.compiler.programs.torch_lowering import lowered
 from mxc.dialects.dispatches import walk
 from mxc.dialects.parameters import Parameters
@@ -81,6 +81,8 @@ _ELEMENTS = {
     "uint8": "i8",
     "float4_e2m1fn_x2": "i8",
 }
+#: A note on assertions, before their messages, and how many of these it has.
+_UNCHECKED, _NOTED = "what the program asserts of data or sizes is not checked", 3
 #: An extra file in those that `save` writes: their programs are not lowered again, which takes
 #: longer than all else of the import.
 _LOWERED = "lowered by mxc"
@@ -131,6 +133,9 @@ def read_torch(
     loaded, is_lowered = _loaded(file)
     try:
         program = loaded if is_lowered else lowered(loaded)
+        if dropped := drop_assertions(program):
+            more = [f"and {len(dropped) - _NOTED} more"] if len(dropped) > _NOTED else []
+            constants.note(f"{_UNCHECKED}: {'; '.join([*dropped[:_NOTED], *more])}")
         require_importable(program)
         name_sizes(program)
         hooks = _Tensors(constants)

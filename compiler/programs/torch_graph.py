@@ -19,6 +19,9 @@ from typing import Any
 _LISTS = (3, 4, 5, 7)
 #: Arguments of `topk`, of which the last says whether values are sorted.
 _TOP_K = ("x", "k", "dim", "largest", "sorted")
+#: What stops a program of torch: arguments are a condition, and mostly a message.
+_ASSERTIONS = [f"aten.{name}" for name in ("_assert_scalar.default", "_assert_async.default",
+               "_assert_async.msg")]  # fmt: skip
 
 
 def rewrite_graph(program: Any) -> None:
@@ -30,6 +33,22 @@ def rewrite_graph(program: Any) -> None:
                 break
     _truths_as_bytes(program)
     program.graph_module.recompile()
+
+
+def drop_assertions(program: Any) -> list[str]:
+    """Erase what asserts something of data or of sizes, and what is computed for that alone, in
+    place. Returns the messages."""
+    graph = program.graph_module.graph
+    said, asserted = [], set()
+    for node in reversed(graph.nodes):
+        is_assertion = str(node.target) in _ASSERTIONS
+        if is_assertion:
+            said.append(str(node.args[-1]))
+        if is_assertion or (node in asserted and node.op == "call_function" and not node.users):
+            asserted.update(node.all_input_nodes)
+            graph.erase_node(node)
+    program.graph_module.recompile()
+    return said[::-1]
 
 
 def name_sizes(program: Any) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 from mxc.compiler.programs.torch_experts import expert_operations
 from mxc.compiler.programs.torch_graph import rewrite_graph
 from mxc.compiler.programs.torch_missing import missing_operations
-from mxc.compiler.programs.torch_reshapes import split_reshapes
+from mxc.compiler.programs.torch_reshapes import split_reshapes, views_as_reshapes
 from mxc.compiler.programs.torch_types import wide_type, widened_operations
 
 #: torch.nn.functional.ScalingType: a scale for the tensor, for each row, or for so many elements
@@ -352,7 +352,9 @@ def lowered(program: Any) -> Any:
 
     parts = _parts(program)
     with _plain_torchao() if parts else nullcontext():
-        found = program.run_decompositions(_decompositions(torch.export.default_decompositions()))
+        found = views_as_reshapes(program).run_decompositions(
+            _decompositions(torch.export.default_decompositions())
+        )
     for spec in found.graph_signature.input_specs:
         spec.target = parts.get(spec.target, spec.target)
     for name in list(found.state_dict):
