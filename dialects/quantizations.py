@@ -23,6 +23,7 @@ from mxc.dialects.quantize import (
     quantize_int8,
     quantize_nvfp4,
 )
+from mxc.dialects.sizes import RESHAPES
 from mxc.formats.formats import FORMATS, BlockFormat
 from mxc.formats.recipes import ScaleRecipe
 
@@ -219,7 +220,7 @@ def source_of(value: ir.Value) -> ir.Value:
     """The floats before reshapes and extensions to f32: the same elements in the same order."""
     while not isinstance(value, ir.BlockArgument):
         op = value.owner
-        if op.name not in ("tensor.expand_shape", "tensor.collapse_shape") and not _widens(op):
+        if op.name not in RESHAPES and not _widens(op):
             break
         value = op.operands[0]
     return value

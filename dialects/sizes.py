@@ -17,6 +17,8 @@ from mxc.dialects import named_operations
 #: A number, or an index value if dynamic.
 Size: TypeAlias = int | ir.Value
 
+#: Operations that give a tensor another shape, and move nothing.
+RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 #: Operations whose result has the shape of an operand: the number of that operand.
 _UPDATES = {"tensor.insert_slice": 1, "iree_linalg_ext.scatter": 2, "iree_linalg_ext.gather": 2}
 

@@ -18,6 +18,7 @@ from mxc.dialects.boundary import unpack
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.named_operations import symbol_of
 from mxc.dialects.scalar_operations import FLOATS, Array, bits_of
+from mxc.dialects.sizes import RESHAPES
 
 Codes = NDArray[Any]
 
@@ -25,7 +26,6 @@ Codes = NDArray[Any]
 _MOST = 1 << 16
 #: The printed form of a dense attribute of many elements: its bytes.
 _AS_BYTES = re.compile(r'dense<"0x([0-9A-Fa-f]*)">')
-_RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 _BITCAST = "flow.tensor.bitcast"
 _BYTE, _NIBBLE = 8, 4
 #: Types whose memory the bindings expose.
@@ -71,7 +71,7 @@ def is_constant(value: ir.Value) -> bool:
     if isinstance(value, ir.BlockArgument) or not isinstance(value.type, ir.RankedTensorType):
         return False
     op, bits = value.owner, bits_of(element_of(value))
-    if op.name in _RESHAPES or op.name == _BITCAST:
+    if op.name in RESHAPES or op.name == _BITCAST:
         source = op.operands[0]
         same = bits == bits_of(element_of(source))
         nibbles = (bits_of(element_of(source)), bits) == (_BYTE, _NIBBLE)
@@ -87,7 +87,7 @@ def codes_of(value: ir.Value) -> Codes:
     """The bits of each element of a tensor for which `is_constant` holds, in its shape: a byte per
     4-bit element, else an unsigned integer of the width of the element."""
     op, shape = value.owner, shape_of(value)
-    if op.name in _RESHAPES:
+    if op.name in RESHAPES:
         return codes_of(op.operands[0]).reshape(shape)
     if op.name == _BITCAST:
         found = codes_of(op.operands[0])

@@ -34,6 +34,7 @@ from iree.compiler import ir
 
 from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.dispatches import walk_outside_kernels
+from mxc.dialects.sizes import RESHAPES
 from mxc.passes.base import Pass
 from mxc.passes.kernels.narrow_floats import narrowed, widened
 from mxc.passes.rewriting.worklist import Worklist, erase
@@ -46,7 +47,6 @@ _EXACT = frozenset((
     "arith.minimumf", "arith.minnumf", "arith.negf", "arith.scaling_extf", "arith.select",
     "arith.truncf", "math.absf", "math.copysign",
 ))  # fmt: skip
-_RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape")
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _readers(value: ir.Value) -> Iterator[ir.Operation]:
     """Yield the operations that read a tensor, or a reshape of it."""
     for use in value.uses:
         user = use.owner.operation
-        if user.name in _RESHAPES:
+        if user.name in RESHAPES:
             yield from _readers(user.results[0])
         else:
             yield user

@@ -26,6 +26,7 @@ from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.product import read_product
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
+from mxc.dialects.sizes import RESHAPES
 from mxc.passes.kernels.values import is_zero, producer
 
 #: Most loops of a plain lhs besides K: a batch and its rows.
@@ -248,7 +249,7 @@ def _renames(op: ir.Operation, *, gathered: bool) -> bool:
     """
     if op.name == "flow.tensor.bitcast":
         return True
-    if op.name not in ("tensor.expand_shape", "tensor.collapse_shape"):
+    if op.name not in RESHAPES:
         return False
     before, after = shape_of(op.operands[0]), shape_of(op.results[0])
     return min(*before, *after) > 0 and not (gathered and before[0] != after[0])

@@ -27,9 +27,10 @@ from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dim_of, dims, indexing_maps
 from mxc.dialects.reasons import Reason
+from mxc.dialects.sizes import RESHAPES
 from mxc.passes.kernels.epilogue_bodies import FLOATS, OPERANDS, tables_of
 from mxc.passes.kernels.extents import Buffer, Size, quotient
-from mxc.passes.kernels.values import RESHAPES, is_before, readers
+from mxc.passes.kernels.values import is_before, readers
 from mxc.passes.rewriting.rebuild import body_text
 
 #: How an input of a stage varies over the result. `total`: it is the total; `second`: it is the

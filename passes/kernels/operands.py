@@ -21,13 +21,10 @@ from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps
 from mxc.dialects.reasons import Reason
+from mxc.dialects.sizes import RESHAPES
 from mxc.formats.formats import E2M1, E4M3, E8M0, FORMATS
 from mxc.passes.kernels.sources import BLOCK, ActivationSource, Format
 from mxc.passes.kernels.values import is_filled
-
-#: Operations that move nothing. For operands that are read as bytes, a bitcast is one too: outside
-#: of contractions, 4-bit elements are bytes.
-_RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 
 #: OCP MX formats by their elements.
 _MX: dict[str, Format] = {
@@ -127,12 +124,13 @@ def _look_through(
     repeated.
 
     `row_bits`: bits of a row of `value`. `as_bytes`: whether bitcasts are looked through, because
-    the kernel reads bytes. `rounds`: whether a rounding is looked through.
+    the kernel reads bytes: outside of contractions, 4-bit elements are bytes. `rounds`: whether a
+    rounding is looked through.
     """
     rounded, share = False, 1
     while not isinstance(value, ir.BlockArgument):
         op = value.owner
-        if op.name in _RESHAPES or (as_bytes and op.name == "flow.tensor.bitcast"):
+        if op.name in RESHAPES or (as_bytes and op.name == "flow.tensor.bitcast"):
             value = op.operands[0]
         elif rounds and not rounded and _is_rounding(op):
             value, rounded = op.operands[0], True

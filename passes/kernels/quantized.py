@@ -8,8 +8,7 @@ from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.quantizations import Quantization, match_quantization
 from mxc.dialects.quantize import BLOCK
 from mxc.dialects.recast import match_dequantized
-
-_RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
+from mxc.dialects.sizes import RESHAPES
 
 
 def quantized_result(value: ir.Value) -> Quantization | None:
@@ -21,7 +20,7 @@ def quantized_result(value: ir.Value) -> Quantization | None:
     while todo:
         for use in todo.pop().uses:
             op = use.owner.operation
-            if op.name in _RESHAPES:
+            if op.name in RESHAPES:
                 todo.append(op.results[0])
             else:
                 reads.append(op)

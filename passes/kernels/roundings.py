@@ -7,16 +7,14 @@ from iree.compiler import ir
 from mxc.dialects.generic import element_of
 from mxc.dialects.indexing import indexing_maps
 from mxc.dialects.scalar_pattern import match_scalar
-
-#: Operations that move nothing.
-_RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape")
+from mxc.dialects.sizes import RESHAPES
 
 
 def rounding_of(op: ir.Operation) -> ir.Operation | None:
     """The operation that rounds the result of `op` to bf16 and is its only reader, also through
     reshapes; else None."""
     user, value = op, op.results[0]
-    while user is op or user.name in _RESHAPES:
+    while user is op or user.name in RESHAPES:
         users = [use.owner for use in value.uses]
         if len(users) != 1 or not users[0].operation.results:
             return None

@@ -8,9 +8,7 @@ from iree.compiler import ir
 
 from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.linalg_ext import GATHER
-
-#: Operations that move nothing.
-RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape")
+from mxc.dialects.sizes import RESHAPES
 
 
 def producer(value: ir.Value) -> ir.Operation | None:

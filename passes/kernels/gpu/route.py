@@ -22,8 +22,9 @@ from mxc.dialects.generic import constant, element_of, shape_of
 from mxc.dialects.reasons import Reason
 from mxc.dialects.routes import MOST_BYTES, RouteCall, route_calls
 from mxc.passes.kernels.calls import Calls
+from mxc.passes.kernels.exponential import LOG2_E
 from mxc.passes.kernels.extents import Buffer, Size
-from mxc.passes.kernels.gpu.attention.softmax import LOG2_E, power
+from mxc.passes.kernels.gpu.attention.softmax import power
 from mxc.passes.kernels.gpu.lanes import at_most, long
 from mxc.passes.kernels.gpu.sums import TOGETHER, over_lanes, sum_of
 from mxc.passes.kernels.gpu.top_k import known, places_before

@@ -27,12 +27,9 @@ from mxc.passes.kernels.gpu.fragments import (
 from mxc.passes.kernels.gpu.lanes import Lane, at_most
 from mxc.passes.kernels.gpu.panels import along, spread, start_of
 from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
-from mxc.passes.kernels.gpu.side_scales import SideScales
+from mxc.passes.kernels.gpu.side_scales import WORD, SideScales
 from mxc.passes.kernels.gpu.wave_side import Loaded, WaveSide
 from mxc.passes.kernels.vectors import below, bitcast, i8, i32, lanes_of, part_of, splat
-
-#: Bytes of an i32.
-_WORD = 4
 
 
 @dataclass(frozen=True)
@@ -144,11 +141,11 @@ class ScaledSide(WaveSide):
         """Return all bytes that this lane has of a tile in a k-step: i8 [n]."""
         start = self._place(tile, k_step)
         pieces = [loaded.elements[start + number] for number in range(len(self._pieces))]
-        if any(piece.bytes % _WORD for piece in self._pieces):
+        if any(piece.bytes % WORD for piece in self._pieces):
             return concat(pieces)
         # Concatenated as words: LLVM would take a register for each byte that the loop carries.
-        words = concat([bitcast(piece, i32(), lanes_of(piece) // _WORD) for piece in pieces])
-        return bitcast(words, i8(), lanes_of(words) * _WORD)
+        words = concat([bitcast(piece, i32(), lanes_of(piece) // WORD) for piece in pieces])
+        return bitcast(words, i8(), lanes_of(words) * WORD)
 
     def fragment(self, loaded: Loaded, tile: int, k_step: int) -> ir.Value:
         """Return the elements of a tile in a k-step, as the operand of a scaled instruction."""

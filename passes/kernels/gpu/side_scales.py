@@ -30,7 +30,7 @@ from mxc.passes.kernels.vectors import (
 )
 
 #: Bytes of an i32.
-_WORD = 4
+WORD = 4
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class SideScales:
         kind = f32() if self.kind.has_f32_scales else i32()
         tiles = [self.concatenated(given[tile]) for tile in range(len(self.rows))]
         own, size = ir.VectorType(tiles[0].type).element_type, lanes_of(tiles[0])
-        count = size if self.kind.has_f32_scales else size // _WORD
+        count = size if self.kind.has_f32_scales else size // WORD
         words = [word for each in tiles for word in elements(bitcast(each, kind, count))]
         found = vector.from_elements(of(kind, len(words)), pinned(words))
         whole = [bitcast(each, own, size) for each in parts_of(found, count)]

@@ -10,9 +10,10 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.dense_attention import LOWEST, with_mask
+from mxc.passes.kernels.exponential import LOG2_E
 from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, TILE, GpuAttention
-from mxc.passes.kernels.gpu.attention.softmax import LOG2_E, MASKED, in_all, masked, number
+from mxc.passes.kernels.gpu.attention.softmax import MASKED, in_all, masked, number
 from mxc.passes.kernels.gpu.attention.wave import LaneRow, Wave
 from mxc.passes.kernels.gpu.lanes import Lane, at_most, long, short
 from mxc.passes.kernels.runs import first_seen

@@ -8,8 +8,8 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.dialects.attention import F32_BITS, AttentionChunk
+from mxc.passes.kernels.exponential import LOG2_E
 from mxc.passes.kernels.extents import Size, value_of
-from mxc.passes.kernels.gpu.attention.softmax import LOG2_E
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, TileInstruction
 from mxc.passes.kernels.gpu.lanes import at_most
 from mxc.passes.kernels.paged_attention import PagedAttention

@@ -16,12 +16,10 @@ from iree.compiler.dialects import arith, math, rocdl, vector
 
 from mxc.dialects.amdgpu_narrow import exchanged
 from mxc.dialects.generic import constant
-from mxc.passes.kernels.exponential import TANH, TANH_BOUND, polynomial
+from mxc.passes.kernels.exponential import LOG2_E, TANH, TANH_BOUND, polynomial
 from mxc.passes.kernels.vectors import elements, f32, i32, lanes_of, of, signed_below, splat
 from mxc.targets.matrix_unit import MatrixUnit
 
-#: log2 e: exp(x) = 2 ** (x log2 e).
-LOG2_E = 1.4426950408889634
 #: The score of a key that a row does not attend to.
 MASKED = float("-inf")
 #: The least and the greatest `scale` of scores, and `cap`, that kernels take.

@@ -17,8 +17,8 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, math
 
 from mxc.dialects.dense_attention import LOWEST, SMALLEST
+from mxc.passes.kernels.exponential import LOG2_E
 from mxc.passes.kernels.gpu.attention.softmax import (
-    LOG2_E,
     greatest,
     in_all,
     number,
