@@ -99,9 +99,11 @@ class WeightValues:
     """
 
     def __init__(self, every: list[Dispatch]) -> None:
-        """`every`: the dispatches of the module."""
+        """`every`: the dispatches of the module, each behind those whose results it reads."""
         self.dispatches = {dispatch.op: dispatch for dispatch in every}
         self._known: dict[ir.Operation, tuple[bool, bool]] = {}
+        for dispatch in every:  # in order: programs have longer chains than Python has frames
+            self._known[dispatch.op] = self._written_by(dispatch)
 
     def hold(self, value: ir.Value) -> bool:
         """Whether `value` holds a weight, or selected rows of one."""
@@ -124,11 +126,7 @@ class WeightValues:
         if op.name in _COPIES:
             held, chosen = self._judge(op.operands[0])
             return held, chosen or (held and op.name == "flow.tensor.slice")
-        if op.name != "flow.dispatch":
-            return False, False
-        if op not in self._known:
-            self._known[op] = self._written_by(self.dispatches[op])
-        return self._known[op]
+        return self._known.get(op, (False, False))
 
     def _written_by(self, dispatch: Dispatch) -> tuple[bool, bool]:
         """(`hold`, `chosen`) of the results of a dispatch."""
