@@ -136,6 +136,9 @@ def _quotient(graph: Any, tensor: Any, axis: int, known: int) -> Any:
     """The size that is left of a dimension for the one that a reshape does not say."""
     import torch
 
+    whole = tensor.meta["val"].shape[axis]
+    if isinstance(whole, int):
+        return whole // known
     size = _call(graph, torch.ops.aten.sym_size.int, tensor, axis)
     return _call(graph, operator.floordiv, size, known)
 
