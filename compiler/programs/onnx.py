@@ -21,7 +21,8 @@ from mxc.compiler.programs.onnx_lowering import lower_quantized
 from mxc.compiler.programs.onnx_operators import rewrite_operators
 from mxc.compiler.programs.onnx_quantized import NOTE, forget, rewrite
 from mxc.compiler.programs.onnx_refusals import require_right
-from mxc.compiler.programs.onnx_shapes import fold_shapes, infer_shapes
+from mxc.compiler.programs.onnx_shapes import fold_shapes
+from mxc.compiler.programs.onnx_sizes import resolve_shapes
 from mxc.compiler.programs.onnx_types import DOMAIN
 from mxc.compiler.programs.single import Tell
 from mxc.compiler.programs.torch import LOWER, lower, require_known
@@ -102,7 +103,7 @@ def _imported(
         del field[:]
         field.extend(values)
     names = [name for name in names if name not in {each.name for each in kept}]
-    model = infer_shapes(expand_functions(model, onnx), onnx)
+    model = resolve_shapes(expand_functions(model, onnx), onnx)
     rewrite_operators(model, onnx)
     model = fold_shapes(model, onnx)
     forget(model)
