@@ -24,6 +24,7 @@ from mxc.compiler.programs.onnx_refusals import require_right
 from mxc.compiler.programs.onnx_shapes import fold_shapes
 from mxc.compiler.programs.onnx_sizes import resolve_shapes
 from mxc.compiler.programs.onnx_types import DOMAIN
+from mxc.compiler.programs.same_sizes import require_same_sizes
 from mxc.compiler.programs.single import Tell
 from mxc.compiler.programs.torch import LOWER, lower, require_known
 from mxc.dialects.parameters import Parameters
@@ -77,6 +78,9 @@ def read_onnx(
     lower(("func.func(convert-torch-onnx-to-torch)",), module, tell)
     require_known(module)
     lower(LOWER, module, tell)
+    kinds = {each.name: each.type.tensor_type.shape.dim for each in model.graph.input}
+    names = [[dim.dim_param or None for dim in kinds[name]] for name in inputs]
+    require_same_sizes(module, inputs, names)
     return module, inputs, outputs
 
 

@@ -28,6 +28,8 @@ from mxc.compiler.programs.onnx_types import FLOAT
 #: A node, the types of values by name, the package onnx, and the graph -> nodes in its place.
 Rewrite: TypeAlias = Callable[[Any, dict[str, int], Any, Any], Sequence[Any]]
 
+#: From this version of ONNX's operators on, the axes of all reductions are inputs.
+_AXES_ARE_INPUTS = 18
 #: Operators -> the type in which they compute bytes.
 _BYTES = {"Abs": INT32, "Clip": INT32, "Div": INT32, "MaxPool": FLOAT, "Mod": INT32, "TopK": INT32}
 
@@ -38,6 +40,7 @@ def rewrite_operators(model: Any, onnx: Any) -> None:
     Raises CompileError, with the name of its node, for a cast to integers of less than 8 bits.
     """
     types: dict[str, int] = {}
+    opset = next((each.version for each in model.opset_import if not each.domain), 1)
     for graph in graphs_of(model.graph):
         for each in (*graph.input, *graph.value_info, *graph.output):
             types[each.name] = each.type.tensor_type.elem_type
@@ -45,9 +48,22 @@ def rewrite_operators(model: Any, onnx: Any) -> None:
         nodes: list[Any] = []
         for node in graph.node:
             rewrite = None if node.domain else _REWRITES.get(node.op_type)
-            nodes += [node] if rewrite is None else rewrite(node, types, onnx, graph)
+            made = [node] if rewrite is None else rewrite(node, types, onnx, graph)
+            if opset < _AXES_ARE_INPUTS and rewrite is not None:
+                _take_axes(made, graph, onnx)
+            nodes += made
         del graph.node[:]
         graph.node.extend(nodes)
+
+
+def _take_axes(nodes: Sequence[Any], graph: Any, onnx: Any) -> None:
+    """Write the axes of reductions, which are initializers, as attributes."""
+    for node in nodes:
+        if node.op_type.startswith("Reduce") and len(node.input) > 1:
+            name = node.input.pop()
+            (axes,) = (each for each in graph.initializer if each.name == name)
+            numbers = onnx.numpy_helper.to_array(axes).tolist()
+            node.attribute.append(onnx.helper.make_attribute("axes", numbers))
 
 
 def _widen_bytes(node: Any, types: dict[str, int], onnx: Any, graph: Any) -> Sequence[Any]:

@@ -16,6 +16,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.compiler.programs.constants import LIST, ConstantParameters
+from mxc.compiler.programs.same_sizes import require_same_sizes
 from mxc.compiler.programs.single import NO_LOWERING, Tell, lower_each, named, refused
 from mxc.compiler.programs.torch_experts import TRANSFORMERS
 from mxc.compiler.programs.torch_graph import drop_assertions, name_sizes
@@ -150,7 +151,19 @@ def read_torch(
     require_known(module)
     lower(LOWER, module, tell)
     _see_through_views(module)
-    return module, tuple(map(str, program.graph_signature.user_inputs))
+    inputs = tuple(map(str, program.graph_signature.user_inputs))
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    require_same_sizes(module, inputs, [_names_of_sizes(values.get(name)) for name in inputs])
+    return module, inputs
+
+
+def _names_of_sizes(value: Any) -> list[str | None]:
+    """What torch calls the sizes of a tensor that come with the call; None for other sizes."""
+    found: list[str | None] = []
+    for size in getattr(value, "shape", ()):
+        name = None if isinstance(size, int) else size.node.expr
+        found.append(str(name) if getattr(name, "is_symbol", False) else None)
+    return found
 
 
 def _loaded(file: Path) -> tuple[Any, bool]:
