@@ -1,6 +1,6 @@
 """Checks, when a program is called, that sizes with one name are one size.
 
-    f(x [b, t], y [b])    ->    assert size 0 of y = size 0 of x, "sizes b of y and x differ"
+    f(x [b, t], y [b])    ->    assert the first size of y is that of x
 
 What is compiled relies on it, and would compute something else from other sizes.
 """
@@ -40,5 +40,5 @@ def require_same_sizes(
                     for which, place in ((number, axis), (before, at))
                 )
                 same = arith.cmpi(arith.CmpIPredicate.eq, here, there)
-                whose = f"{arguments[number]} and {arguments[before]}"
-                cf.AssertOp(same, f"sizes {name} of {whose} differ: {axis} and {at}")
+                one, other = f"{axis} of {arguments[number]}", f"{at} of {arguments[before]}"
+                cf.AssertOp(same, f"size {one} and size {other} are both {name}, and differ")

@@ -1,7 +1,5 @@
-"""Graphs of ONNX that compute shapes from sizes of the call: the numbers are those of torch, or of
-onnx's own evaluator."""
+"""Graphs of ONNX that compute shapes from sizes of the call: the numbers are those of onnx."""
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,77 +7,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import torch
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from transformers import AutoConfig, AutoModel
 
 import mxc
 
 F32, I64 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
-SIZES = {"vocab_size": 50, "num_hidden_layers": 1, "num_attention_heads": 4,
-         "max_position_embeddings": 64, "pad_token_id": 0}  # fmt: skip
-WIDE = {**SIZES, "hidden_size": 32, "intermediate_size": 48}
-#: Masks from ranges, slices of position tables, heads split and merged, images, decoders.
-MODELS: dict[str, dict[str, Any]] = {
-    "bert": WIDE,
-    "llama": {**WIDE, "num_key_value_heads": 2},
-    "opt": {**SIZES, "hidden_size": 32, "ffn_dim": 48, "word_embed_proj_dim": 32},
-    "bloom": {"vocab_size": 50, "hidden_size": 32, "n_layer": 1, "n_head": 4},
-    "vit": {**WIDE, "image_size": 32, "patch_size": 8},
-    "t5": {"vocab_size": 50, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 1, "num_heads": 4},
-}
-
-
-class Outputs(torch.nn.Module):
-    """A model of transformers, from arrays to its hidden states."""
-
-    def __init__(self, model: Any, names: list[str]) -> None:
-        super().__init__()
-        self.model, self.names = model, names
-
-    def forward(self, *given: Any) -> Any:
-        return self.model(**dict(zip(self.names, given, strict=True)), use_cache=False)[0]
-
-
-def given(name: str, batch: int, length: int) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(batch)
-    ids = torch.randint(1, 50, (batch, length), generator=generator)
-    if name == "vit":
-        return {"pixel_values": torch.randn(batch, 3, 32, 32, generator=generator)}
-    if name == "t5":
-        return {"input_ids": ids, "decoder_input_ids": ids[:, 1:4]}
-    mask = torch.ones_like(ids)
-    mask[0, length // 2 :] = 0
-    return {"input_ids": ids, "attention_mask": mask}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_models_of_transformers(name: str, tmp_path: Path) -> None:
-    """As torch's exporter by tracing writes them, with a dynamic batch and length."""
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(name, **MODELS[name])
-    config._attn_implementation = "eager"
-    first = given(name, 2, 7)
-    module = Outputs(AutoModel.from_config(config), [*first]).eval()
-    if name == "vit":
-        module.forward = lambda images: module.model(pixel_values=images)[0]
-    # The decoder's length is another one; all else are sizes of the same tokens.
-    axes = {key: {0: "batch", 1: key if "decoder" in key else "length"} for key in first}
-    if name == "vit":
-        axes = {"pixel_values": {0: "batch"}}
-    file = tmp_path / "model.onnx"
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(module, tuple(first.values()), file, dynamo=False, opset_version=17,
-                          input_names=[*first], dynamic_axes=axes)  # fmt: skip
-    made = mxc.compile(file, output=tmp_path / "o.mxc", listing=False)
-    model = mxc.load(made.path)
-    for inputs in (first, given(name, 3, 12)):
-        with torch.no_grad():
-            wanted = module(*inputs.values()).numpy()
-        (found,) = model.call("main", *(each.numpy() for each in inputs.values()))
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 class Graph:
