@@ -136,6 +136,8 @@ def _slice_sizes(sizes: list[Any] | None, lists: list[List | None]) -> list[Any]
         if len(lists) > 3 or starts is None:
             return None
         axes = list_of(range(len(starts)), starts.shape)
+    if any(not isinstance(each, int) for each in axes):
+        return None
     if steps is None and len(lists) < 5:
         steps = list_of([1] * len(axes), axes.shape)
     found = list(sizes)
@@ -200,7 +202,7 @@ def _shape_between(given: Mapping[str, Any], sizes: List) -> List:
 EVALUATE: dict[str, Callable[..., List | None]] = {
     "Shape": _shape_between,
     "Size": lambda _, sizes: list_of(plain(prod_of(list(sizes))), ()),
-    "Constant": lambda given: _constant_of(given.get("value")),
+    "Constant": lambda given: _constant_of(next(iter(given.values()))),
     "Identity": lambda _, data: data,
     "Cast": lambda given, data: data if given["to"] in _INTEGERS else None,
     "Gather": _gathered,
@@ -220,6 +222,8 @@ EVALUATE: dict[str, Callable[..., List | None]] = {
 
 
 def _constant_of(value: Any) -> List | None:
-    if value is None or value.dtype.kind not in "bi" or value.size > MOST or value.ndim > 1:
+    """`value`: an array, a number, or numbers, by the attribute that the node has."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "bi" or array.size > MOST or array.ndim > 1:
         return None
-    return list_of(value.tolist(), value.shape)
+    return list_of(array.tolist(), array.shape)

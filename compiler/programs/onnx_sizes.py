@@ -124,7 +124,7 @@ class _Graph:
 
     def _refine(self, node: Any) -> None:
         """Note sizes of a result that onnx does not see in the types of values."""
-        infer = None if node.domain else INFER.get(node.op_type)
+        infer = None if node.domain or _allows_zero(node) else INFER.get(node.op_type)
         kind = self.kinds.get(node.output[0])
         if infer is None or kind is None or not kind.tensor_type.HasField("shape"):
             return
@@ -176,8 +176,7 @@ class _Graph:
         wanted = list(shape)
         before = self.sizes.get(node.input[0])
         if node.op_type == "Reshape":
-            allowzero = any(each.name == "allowzero" and each.i for each in node.attribute)
-            if before is None or allowzero:
+            if before is None or _allows_zero(node):
                 return
             wanted = _reshaped(before, wanted)
         elif node.op_type == "Expand":
@@ -262,6 +261,11 @@ class _Graph:
                     read |= {name for one in inner.node for name in one.input}
                     read |= {one.name for one in inner.output}
         return kept[::-1]
+
+
+def _allows_zero(node: Any) -> bool:
+    """Whether 0 in the shape of a Reshape is no size, instead of one that stays."""
+    return any(each.name == "allowzero" and each.i for each in node.attribute)
 
 
 def _reshaped(before: list[Any], shape: list[Any]) -> list[Any]:

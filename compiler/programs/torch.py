@@ -153,7 +153,9 @@ def read_torch(
     _see_through_views(module)
     inputs = tuple(map(str, program.graph_signature.user_inputs))
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    require_same_sizes(module, inputs, [_names_of_sizes(values.get(name)) for name in inputs])
+    # Numbers and None that are the same in each call are no arguments of the function.
+    sizes = {name: _names_of_sizes(values[name]) for name in inputs if name in values}
+    require_same_sizes(module, [*sizes], [*sizes.values()])
     return module, inputs
 
 

@@ -72,6 +72,17 @@ def test_no_write_to_a_copy_is_lost(tmp_path: Path) -> None:
         mxc.compile(exported(writes_a_view, (Q, K, V)), output=tmp_path / "o.mxc", listing=False)
 
 
+@pytest.mark.parametrize("constant", [3, None, True])
+def test_arguments_that_are_no_tensors(constant: Any, tmp_path: Path) -> None:
+    def scaled(x: torch.Tensor, by: Any) -> torch.Tensor:
+        return x * (by or 2)
+
+    program = exported(scaled, (Q, constant))
+    made = mxc.compile(program, output=tmp_path / "o.mxc", listing=False)
+    (found,) = mxc.load(made.path).call("main", Q.numpy())
+    np.testing.assert_array_equal(found, scaled(Q, constant).numpy())
+
+
 def an_item(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
     torch._check(n.max().item() <= 4)
     return x * 2
