@@ -49,6 +49,15 @@ def prod_of(sizes: list[Any]) -> Size:
     return found
 
 
+def resolved(sizes: list[Any], shape: list[Any]) -> list[Any]:
+    """The shape of a Reshape of `sizes` without 0, and without -1 where it is known."""
+    found = [sizes[axis] if each == 0 else each for axis, each in enumerate(shape)]
+    for axis, each in enumerate(found):
+        left = quotient(sizes, found[:axis] + found[axis + 1 :]) if each == -1 else None
+        found[axis] = each if left is None else left
+    return found
+
+
 def plain(size: Size) -> int | Size:
     """The number that a size is, if it has no names."""
     return size if size.names else size.factor
@@ -175,13 +184,7 @@ def _expanded_sizes(sizes: list[Any] | None, lists: list[List | None]) -> list[A
 
 def _reshaped_sizes(sizes: list[Any] | None, lists: list[List | None]) -> list[Any] | None:
     shape = lists[1]
-    if sizes is None or shape is None or shape.ndim != 1:
-        return None
-    found = [sizes[axis] if each == 0 else each for axis, each in enumerate(shape)]
-    return [
-        quotient(sizes, found[:axis] + found[axis + 1 :]) if each == -1 else each
-        for axis, each in enumerate(found)
-    ]
+    return None if sizes is None or shape is None or shape.ndim != 1 else resolved(sizes, [*shape])
 
 
 #: Sizes of the first input and lists of all -> the sizes of what an operator makes.

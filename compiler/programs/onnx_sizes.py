@@ -26,7 +26,7 @@ from mxc.compiler.programs.onnx_lists import (
     list_of,
     plain,
     prod_of,
-    quotient,
+    resolved,
 )
 from mxc.compiler.programs.onnx_shapes import infer_shapes
 from mxc.compiler.programs.reshape_groups import Size
@@ -271,14 +271,9 @@ def _allows_zero(node: Any) -> bool:
 def _reshaped(before: list[Any], shape: list[Any]) -> list[Any]:
     """The shape of a Reshape with 0 for each size that stays, and -1 for another one, if there are
     no more than one of these."""
-    old = list(before)
-    wanted = [old[axis] if each == 0 else each for axis, each in enumerate(shape)]
-    for axis, each in enumerate(wanted):
-        if each == -1:
-            left = quotient(old, wanted[:axis] + wanted[axis + 1 :])
-            wanted[axis] = -1 if left is None else left
+    wanted = resolved(before, shape)
     kept: list[Any] = [
-        0 if axis < len(old) and isinstance(each, Size) and each == old[axis] else each
+        0 if axis < len(before) and isinstance(each, Size) and each == before[axis] else each
         for axis, each in enumerate(wanted)
     ]
     free = [axis for axis, each in enumerate(kept) if not isinstance(each, int) or each == -1]

@@ -27,8 +27,9 @@ from typing import Any
 from mxc.compiler.programs.torch_experts import expert_operations
 from mxc.compiler.programs.torch_graph import rewrite_graph
 from mxc.compiler.programs.torch_missing import missing_operations
-from mxc.compiler.programs.torch_reshapes import split_reshapes, views_as_reshapes
+from mxc.compiler.programs.torch_reshapes import split_reshapes
 from mxc.compiler.programs.torch_types import wide_type, widened_operations
+from mxc.compiler.programs.torch_views import views_as_reshapes
 
 #: torch.nn.functional.ScalingType: a scale for the tensor, for each row, or for so many elements
 #: of a row.
