@@ -31,7 +31,7 @@ from mxc.dialects.sizes import constant, kept_axes, segments
 from mxc.passes.base import Pass
 from mxc.passes.kernels.values import producer
 from mxc.passes.rewriting.rebuild import operations_named, replace
-from mxc.passes.rewriting.worklist import erase
+from mxc.passes.rewriting.worklist import Worklist, erase
 
 #: Operations that slice a tensor, or load a slice of a buffer.
 _SLICES = ("tensor.extract_slice", LOAD)
@@ -56,8 +56,9 @@ class ReadWholeTensors(Pass):
             if whole != op.operands[0]:
                 with ir.InsertionPoint(op), op.location:
                     replace(op, tensor.extract(whole, place))
-        for number, slice in enumerate(slices):
-            if slice not in slices[:number] and not any(list(slice.results[0].uses)):
+        # Each once, behind all that are cut from it.
+        for slice in reversed(Worklist(reversed(slices))):
+            if not any(list(slice.results[0].uses)):
                 erase(slice)
 
 
