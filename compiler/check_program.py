@@ -9,7 +9,7 @@ from iree.compiler import ir
 
 from mxc.artifact.manifest import LARGEST_TENSOR
 from mxc.dialects.dispatches import walk
-from mxc.dialects.locations import plain
+from mxc.dialects.locations import with_place
 from mxc.dialects.named_operations import symbol_of
 from mxc.errors import CompileError
 
@@ -46,8 +46,11 @@ def _require_size(kind: ir.Type, op: ir.Operation) -> None:
     static = [kind.get_dim_size(n) for n in range(kind.rank) if not kind.is_dynamic_dim(n)]
     if math.prod(extent for extent in static if extent) > LARGEST_TENSOR:
         raise CompileError(
-            f"{plain(op.location)}: {op.name} has a tensor of type {str(kind)[:_LONGEST]}, which "
-            f"is more than {LARGEST_TENSOR} elements: no memory holds it",
+            with_place(
+                op.location,
+                f"{op.name} has a tensor of type {str(kind)[:_LONGEST]}, which "
+                f"is more than {LARGEST_TENSOR} elements: no memory holds it",
+            ),
             phase="start",
         )
 
@@ -75,10 +78,12 @@ def _require_no_recursion(operations: Sequence[ir.Operation]) -> None:
                 del path[caller]
             elif callee in path:
                 cycle = " -> ".join([*list(path)[list(path).index(callee) :], callee])
-                place = plain(calls[caller][callee].location)
                 raise CompileError(
-                    f"{place}: a recursive call ({cycle[:_LONGEST]}); functions are inlined: "
-                    "write a loop (scf.while, scf.for)",
+                    with_place(
+                        calls[caller][callee].location,
+                        f"a recursive call ({cycle[:_LONGEST]}); functions are inlined: "
+                        "write a loop (scf.while, scf.for)",
+                    ),
                     phase="start",
                 )
             elif callee in calls and callee not in done:

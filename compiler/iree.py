@@ -20,7 +20,7 @@ from iree.compiler.api import Invocation, Output, Session, _initializeGlobalCL, 
 
 from mxc.dialects.context import prepare
 from mxc.dialects.devices import device_name
-from mxc.dialects.locations import plain
+from mxc.dialects.locations import with_place
 from mxc.errors import CompileError
 from mxc.targets.cpus import STACK_BYTES
 from mxc.targets.target import HOST, Target
@@ -145,7 +145,7 @@ class Compiler:
             with context, ir.Location.unknown():
                 self.module = ir.Module.parse(program)
         except ir.MLIRError as error:
-            found = "; ".join(f"{plain(d.location)}: {d.message}" for d in error.error_diagnostics)
+            found = "; ".join(with_place(d.location, d.message) for d in error.error_diagnostics)
             text = " ".join((found or str(error)).split())
             raise CompileError(f"the program does not parse: {text}", phase="start") from error
         self._done = "start"

@@ -12,7 +12,7 @@ from mxc.compiler.pipelines import pipeline
 from mxc.compiler.steps import CompileStep, OptRequest, StepRefused
 from mxc.compiler.worker import placed
 from mxc.dialects.context import new_context
-from mxc.dialects.locations import plain
+from mxc.dialects.locations import with_place
 from mxc.dialects.named_operations import symbol_of
 from mxc.errors import PassError
 from mxc.passes.base import Pass, run
@@ -107,7 +107,7 @@ def _run(
                 return str(module), nothing
             return _kernels(module.operation), nothing
     except ir.MLIRError as error:
-        found = "; ".join(f"{plain(d.location)}: {d.message}" for d in error.error_diagnostics)
+        found = "; ".join(with_place(d.location, d.message) for d in error.error_diagnostics)
         raise PassError(f"cannot parse the program: {found or error}") from error
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from iree.compiler import ir
 
 from mxc.artifact.manifest import Function, TensorType
+from mxc.dialects.locations import with_place
 from mxc.dialects.named_operations import symbol_of
 from mxc.dialects.parameters import ELEMENT, NAME
 from mxc.errors import CompileError
@@ -35,8 +36,11 @@ def signatures(module: ir.Module) -> dict[str, Function]:
         name = symbol_of(op)
         if len(op.regions[0].blocks) == 0:
             raise CompileError(
-                f"{op.location}: function {name} has no body, and nothing else provides it; write "
-                "its body, or remove it",
+                with_place(
+                    op.location,
+                    f"function {name} has no body, and nothing else provides it; write its body, "
+                    "or remove it",
+                ),
                 phase="start",
             )
         if _is_private(op):
@@ -105,8 +109,11 @@ def require_no_parameters(module: ir.Module) -> None:
     module.operation.walk(look, ir.WalkOrder.PRE_ORDER)
     for location, value in found:
         raise CompileError(
-            f"{location}: names the parameter {value}, and nothing packs parameters for a "
-            "program; pass it as an argument, or write its value into the program",
+            with_place(
+                location,
+                f"names the parameter {value}, and nothing packs parameters for a program; pass it "
+                "as an argument, or write its value into the program",
+            ),
             phase="start",
         )
 
@@ -127,11 +134,12 @@ def _type(kind: ir.Type, op: ir.Operation, function: str, said: dict[str, str]) 
         )
     if str(kind) in NUMBERS:
         return TensorType(shape=(), dtype=str(kind))
-    place = "" if op.location == ir.Location.unknown(op.context) else f"{op.location}: "
     raise CompileError(
-        f"{place}function {function} has an argument or result of type {kind}, which "
-        f"cannot cross the boundary; numbers of {', '.join(NUMBERS)} and tensors of "
-        f"{', '.join(BOUNDARY)} can. Packed elements cross as i8 and are named inside by "
-        "flow.tensor.bitcast",
+        with_place(
+            op.location,
+            f"function {function} has an argument or result of type {kind}, which cannot cross the "
+            f"boundary; numbers of {', '.join(NUMBERS)} and tensors of {', '.join(BOUNDARY)} can. "
+            "Packed elements cross as i8 and are named inside by flow.tensor.bitcast",
+        ),
         phase="start",
     )

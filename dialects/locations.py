@@ -7,8 +7,12 @@ an operation and drops its attributes, and where IREE forms a dispatch of severa
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from iree.compiler import ir
+
+#: Places that a message says, and callers.
+_MOST = 3
 
 
 def names(location: ir.Location) -> tuple[str, ...]:
@@ -31,14 +35,49 @@ def with_record(location: ir.Location, name: str, record: ir.Attribute) -> ir.Lo
     return ir.Location.fused([location], ir.DictAttr.get({name: record}))
 
 
-def plain(location: ir.Location) -> ir.Location:
-    """`location` without records, for messages."""
+def place_of(location: ir.Location) -> str:
+    """Where something is, for messages: its file, line and column, its names, and its callers.
+
+        loc(callsite("x@w"("f"("FILE":3:4)) at "CALLER":5:6))
+        FILE:3:4 (x@w, f), called from CALLER:5:6
+
+    "" if nothing is known. Of many callers, or operations that became one, the first are said.
+    """
+    # That of a diagnostic is of no kind of its own.
+    location = ir.Location.from_attr(location.attr, location.context)
+    own, calls = _files(location)
+    said = " (" + ", ".join(names(location)) + ")" if own else ", ".join(names(location))
+    where = _first(own) + (said if names(location) else "")
+    return ", called from ".join(each for each in (where, _first(calls)) if each)
+
+
+def with_place(location: ir.Location, message: str) -> str:
+    """A message behind its place, if that is known."""
+    where = place_of(location)
+    return f"{where}: {message}" if where else message
+
+
+def _files(location: ir.Location) -> tuple[list[str], list[str]]:
+    """The places in files that a location consists of, and those that call it, each once."""
+    if isinstance(location, ir.FileLineColLoc):
+        return [f"{location.filename}:{location.start_line}:{location.start_col}"], []
+    if isinstance(location, ir.NameLoc):
+        return _files(location.child_loc)
+    own, calls = list[str](), list[str]()
     if isinstance(location, ir.CallSiteLoc):
-        return ir.Location.callsite(plain(location.callee), [plain(location.caller)])
-    if _records(location) is not None:
-        inner = [plain(each) for each in location.locations]
-        return inner[0] if len(inner) == 1 else ir.Location.fused(inner)
-    return location
+        own, calls = _files(location.callee)
+        calls += chain.from_iterable(_files(location.caller))
+    elif isinstance(location, ir.FusedLoc):
+        for each in location.locations:
+            found = _files(each)
+            own += found[0]
+            calls += found[1]
+    return list(dict.fromkeys(own)), list(dict.fromkeys(calls))
+
+
+def _first(files: list[str]) -> str:
+    more = ["..."] if len(files) > _MOST else []
+    return ", ".join([*files[:_MOST], *more])
 
 
 def _records(location: ir.Location) -> ir.DictAttr | None:

@@ -25,12 +25,12 @@ class CheckpointError(MxcError):
 
 
 class PassError(MxcError):
-    """IR that a pass must not rewrite silently. `location` is its position in the input IR."""
+    """IR that a pass must not rewrite silently. `place`: where it is in the user's source."""
 
-    def __init__(self, message: str, location: object | None = None) -> None:
-        """Prepend `location`, if given, to the message."""
-        super().__init__(message if location is None else f"{location}: {message}")
-        self.location = location
+    def __init__(self, message: str, place: str = "") -> None:
+        """Prepend `place`, if any, to the message."""
+        super().__init__(f"{place}: {message}" if place else message)
+        self.place = place
 
 
 class CompileError(MxcError):

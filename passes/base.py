@@ -21,7 +21,7 @@ from typing import ClassVar
 from iree.compiler import ir, passmanager
 
 from mxc.dialects.context import prepare
-from mxc.dialects.locations import plain
+from mxc.dialects.locations import place_of
 from mxc.errors import PassError
 from mxc.passes.rewriting import sanitizer
 
@@ -200,8 +200,8 @@ def _explain(
     if isinstance(error, ir.MLIRError) and isinstance(item, str):
         found = error.error_diagnostics
         message = "; ".join(diagnostic.message.strip() for diagnostic in found) or str(error)
-        place = plain(found[0].location) if found else None
-        raise PassError(f"pass {item} failed: {message}; {repeat}", place) from error
+        where = place_of(found[0].location) if found else ""
+        raise PassError(f"pass {item} failed: {message}; {repeat}", where) from error
     error.add_note(f"in pass {item}; {repeat}")
     raise error
 

@@ -27,6 +27,7 @@ from iree.compiler import ir
 from mxc.dialects.dequantize import is_element, is_scale_of
 from mxc.dialects.indexing import trace
 from mxc.dialects.kernel_calls import write_reason
+from mxc.dialects.locations import place_of
 from mxc.dialects.reasons import Reason
 from mxc.errors import PassError
 from mxc.passes.base import Pass
@@ -76,13 +77,14 @@ def _refuse_readers(decoding: ir.Operation) -> None:
             seen.append(user)
             if user.name.startswith("linalg."):
                 if sums_floats(user):
+                    said = place_of(decoding.location)
                     raise PassError(
-                        f"{user.name} reads a weight dequantized to {value.type} at "
-                        f"{decoding.location}, which would be written to memory; wanted the packed "
-                        f"{decoding.operands[0].type} read here, as products of two tensors do. "
-                        "Let only reshapes, transposes and broadcasts stand between the two "
+                        f"{user.name} reads a weight dequantized to {value.type}"
+                        f"{said and f' at {said}'}, which would be written to memory; wanted the "
+                        f"packed {decoding.operands[0].type} read here, as products of two tensors "
+                        "do. Let only reshapes, transposes and broadcasts stand between the two "
                         "operations, and write a convolution as a product",
-                        user.location,
+                        place_of(user.location),
                     )
                 continue
             pending += [
@@ -106,7 +108,7 @@ def _refuse_broadcast(op: ir.Operation) -> None:
             raise PassError(
                 f"reads {value.type}, a copy of the scales {source.type} for each element; run "
                 "mxc-fold-scale-broadcast before this",
-                op.location,
+                place_of(op.location),
             )
 
 

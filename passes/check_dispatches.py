@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
+from mxc.dialects.locations import place_of
 from mxc.dialects.named_operations import symbol_of
 from mxc.errors import PassError
 from mxc.passes.base import Pass
@@ -63,5 +64,5 @@ def _refuse(export: ir.Operation, taken: str, most: int) -> None:
     raise PassError(
         f"kernel {symbol} takes {taken} of a call, and IREE's runtime passes {most}; give "
         "dimensions of the program known sizes, or compute its parts in functions of their own",
-        export.location,
+        place_of(export.location),
     )

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
+from mxc.dialects.locations import place_of
 from mxc.errors import PassError
 from mxc.passes.base import Pass
 
@@ -59,10 +60,10 @@ class CheckOperations(Pass):
         rounding to scales."""
         for op in _operations(module):
             if op.name == "arith.truncf" and _is_scale(op.results[0].type):
-                raise PassError(_cut_off(op), op.location)
+                raise PassError(_cut_off(op), place_of(op.location))
             values = [*op.operands, *op.results]
             if any(_is_packed(value.type) for value in values) and not _is_known(op.name):
-                raise PassError(_refusal(op), op.location)
+                raise PassError(_refusal(op), place_of(op.location))
 
 
 def _operations(op: ir.Operation) -> Iterator[ir.Operation]:

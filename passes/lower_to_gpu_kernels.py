@@ -56,6 +56,7 @@ from iree.compiler import ir
 
 from mxc.dialects.contraction import OperandFormat
 from mxc.dialects.expert_groups import unclamped
+from mxc.dialects.locations import place_of
 from mxc.dialects.reasons import Reason
 from mxc.dialects.samples import Sample, Sizes, read_samples, write_estimates
 from mxc.dialects.split_sums import SplitSums
@@ -124,7 +125,7 @@ def _call(op: ir.Operation, unit: MatrixUnit) -> GpuContractionCall:
     """Match a contraction that has a schedule. Raises PassError where no kernel computes it."""
     call = match(op, unit)
     if isinstance(call, Reason):
-        raise PassError(f"{op.location}: no kernel computes it: {call.text}; {_CURE}")
+        raise PassError(f"no kernel computes it: {call.text}; {_CURE}", place_of(op.location))
     return call
 
 
@@ -149,7 +150,7 @@ class _Kernels:
             kernels = [self._kernel(call, each, results, out) for each in chosen.schedules]
             kernel = ByRows(kernels, chosen.bounds)
         except ValueError as error:
-            raise PassError(f"{call.op.location}: {error}; {_CURE}") from error
+            raise PassError(f"{error}; {_CURE}", place_of(call.op.location)) from error
         name = self._name(call, after) + (f"_as_{out.name}" if out is not None else "")
         name += f"_as_{after.stores}" if blocks is None and after.stores != "f32" else ""
         name += f"_to_{rotary.heads_name}" if rotary is not None else ""

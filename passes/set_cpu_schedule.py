@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.dialects.kernel_calls import read_reasons
-from mxc.dialects.locations import plain
+from mxc.dialects.locations import place_of
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.errors import PassError
@@ -113,4 +113,4 @@ def refuse_elements(op: ir.Operation, *, f8: bool = True) -> None:
 def _refused(op: ir.Operation, value: ir.Value, why: str, instead: str) -> PassError:
     reasons = read_reasons(op.location)
     ours = f"no kernel of mxc takes it ({reasons[0]}), and " if reasons else ""
-    return PassError(f"reads {value.type}: {ours}{why}; use {instead}", plain(op.location))
+    return PassError(f"reads {value.type}: {ours}{why}; use {instead}", place_of(op.location))

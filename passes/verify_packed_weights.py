@@ -37,7 +37,7 @@ from mxc.dialects.dispatches import (
     walk,
 )
 from mxc.dialects.linalg_ext import GATHER
-from mxc.dialects.locations import plain
+from mxc.dialects.locations import place_of
 from mxc.errors import PassError
 from mxc.passes.base import FALLBACK, LEAST, Pass
 
@@ -71,7 +71,7 @@ class VerifyPackedWeights(Pass):
         if found and self.strict:
             first, *others = found
             more = f" (and {len(others)} more)" if others else ""
-            raise PassError(first.message + more, plain(first.dispatch.op.location))
+            raise PassError(first.message + more, place_of(first.dispatch.op.location))
         for each in found:
             each.dispatch.op.attributes[FALLBACK] = ir.StringAttr.get(each.message)
 

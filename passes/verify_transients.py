@@ -23,7 +23,7 @@ from typing import ClassVar
 from iree.compiler import ir
 
 from mxc.dialects.dispatches import owner, walk
-from mxc.dialects.locations import plain
+from mxc.dialects.locations import place_of
 from mxc.dialects.samples import STATED, Sizes
 from mxc.errors import PassError
 from mxc.passes.base import FALLBACK, LEAST, Pass
@@ -54,7 +54,7 @@ class VerifyTransients(Pass):
         if found and self.strict:
             (first, message), *others = found
             more = f" (and {len(others)} more)" if others else ""
-            raise PassError(message + more, plain(first.location))
+            raise PassError(message + more, place_of(first.location))
         for op, message in found:
             op.attributes[FALLBACK] = ir.StringAttr.get(message)
 

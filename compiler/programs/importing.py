@@ -17,7 +17,7 @@ from mxc.compiler.programs.stablehlo.lowering import donations, lower_stablehlo,
 from mxc.compiler.programs.torch import read_torch
 from mxc.compiler.steps import IMPORT, CompileStep, ImportRequest
 from mxc.dialects.context import new_context
-from mxc.dialects.locations import plain
+from mxc.dialects.locations import with_place
 from mxc.errors import CompileError
 from mxc.passes.base import run
 from mxc.passes.canonical_operands import CanonicalOperands
@@ -82,7 +82,7 @@ def _parsed(code: bytes) -> ir.Module:
         context.allow_unregistered_dialects = True
         module = ir.Module.parse(code)
     except ir.MLIRError as error:
-        found = "; ".join(f"{plain(d.location)}: {d.message}" for d in error.error_diagnostics)
+        found = "; ".join(with_place(d.location, d.message) for d in error.error_diagnostics)
         text = " ".join((found or str(error)).split())
         raise CompileError(f"the program does not parse: {text}", phase="import") from error
     finally:

@@ -15,6 +15,7 @@ from mxc.compiler.programs.onnx_codes import LIMITS
 from mxc.compiler.programs.onnx_types import DEQUANTIZE, QUANTIZE, QUANTIZE_BLOCKS, ROUND_BLOCKS
 from mxc.dialects.dispatches import walk
 from mxc.dialects.generic import constant, element_of, extended, generic, shape_of, to_f32
+from mxc.dialects.locations import with_place
 from mxc.dialects.quantize import quantize_mx, quantize_nvfp4
 from mxc.dialects.sizes import size_of
 from mxc.errors import CompileError
@@ -59,7 +60,9 @@ def _quantize(op: ir.Operation, values: list[ir.Value]) -> list[ir.Value]:
     a float is 0."""
     to = _number(op, "to", 0)
     if to not in LIMITS:
-        raise CompileError(f"{op.location}: QuantizeLinear to data type {to}", phase="import")
+        raise CompileError(
+            with_place(op.location, f"QuantizeLinear to data type {to}"), phase="import"
+        )
     least, most = (constant(limit, ir.F32Type.get()) for limit in LIMITS[to])
     kind = ir.RankedTensorType(builtin(op.results[0].type)).element_type
     unsigned = "ui" in str(op.results[0].type)
@@ -104,7 +107,9 @@ def _by_scales(op: ir.Operation, values: list[ir.Value], kind: ir.Type, body: An
             what = "scales" if each == scale else "zero points"
             place = f"along axis {axis}" + (f" in blocks of {block}" if block else "")
             raise CompileError(
-                f"{op.location}: {what} {shape} for elements {sizes} {place}; wanted {wanted}",
+                with_place(
+                    op.location, f"{what} {shape} for elements {sizes} {place}; wanted {wanted}"
+                ),
                 phase="import",
             )
     empty = tensor.empty([size_of(elements, i) for i in range(rank)], kind)
@@ -129,8 +134,11 @@ def _round_blocks(op: ir.Operation, values: list[ir.Value]) -> list[ir.Value]:
     format = FORMATS[ir.StringAttr(op.attributes["torch.onnx.format"]).value]
     if _number(op, "axis", 1) % rank != rank - 1:
         raise CompileError(
-            f"{op.location}: blocks along axis {_number(op, 'axis', 1)} of activations "
-            f"{list(shape_of(x))} have no lowering; wanted the last axis",
+            with_place(
+                op.location,
+                f"blocks along axis {_number(op, 'axis', 1)} of activations {list(shape_of(x))} "
+                "have no lowering; wanted the last axis",
+            ),
             phase="import",
         )
     _require_blocks(op, x, format.block)
@@ -148,8 +156,11 @@ def _require_blocks(op: ir.Operation, x: ir.Value, block: int) -> None:
     depth = shape_of(x)[-1]
     if depth < 0 or depth % block:
         raise CompileError(
-            f"{op.location}: its last axis has {depth if depth >= 0 else 'a dynamic number of'} "
-            f"elements; wanted a multiple of {block}",
+            with_place(
+                op.location,
+                f"its last axis has {depth if depth >= 0 else 'a dynamic number of'} elements; "
+                f"wanted a multiple of {block}",
+            ),
             phase="import",
         )
 

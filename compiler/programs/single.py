@@ -14,6 +14,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import func
 
 from mxc.dialects.dispatches import walk
+from mxc.dialects.locations import place_of, with_place
 from mxc.errors import PassError
 from mxc.passes.base import run
 
@@ -35,19 +36,17 @@ def called(op: ir.Operation) -> str:
 
 def named(op: ir.Operation) -> str:
     """The name of an operation after its place in the user's source."""
-    known = not isinstance(op.location, ir.UnknownLoc)
-    return f"{op.location}: {called(op)}" if known else f"{called(op)} (its place is not known)"
+    found = with_place(op.location, called(op))
+    return found if place_of(op.location) else f"{found} (its place is not known)"
 
 
-def refused(
-    module: ir.Operation, passes: Sequence[str], place: ir.Location | None
-) -> ir.Operation | None:
+def refused(module: ir.Operation, passes: Sequence[str], where: str) -> ir.Operation | None:
     """The first operation that passes of the importer refuse to lower alone, or that has regions
     and is not torch's own; None if there is none.
 
-    Those at `place` come first.
+    Those at `where`, a place as `place` says it, come first.
     """
-    found = sorted(_singles(module), key=lambda each: str(each[0].location) != str(place))
+    found = sorted(_singles(module), key=lambda each: place_of(each[0].location) != where)
     loops = (op for op in walk(module) if op.name == "torch.operator" and len(op.regions))
     return next((op for op, single in found if not _is_lowered(single, passes)), next(loops, None))
 

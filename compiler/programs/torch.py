@@ -239,7 +239,7 @@ def require_importable(program: Any) -> None:
 def _place(trace: str) -> str:
     """The place of the user's source in a trace of torch, before a message; empty if none."""
     found = _PLACE.search(trace)
-    return f'loc("{found[1]}":{found[2]}:0): ' if found else ""
+    return f"{found[1]}:{found[2]}: " if found else ""
 
 
 def _refusal(error: Exception) -> CompileError:
@@ -377,8 +377,7 @@ def lower(passes: Sequence[str], module: ir.Module, tell: Tell | None) -> None:
     try:
         run(passes, module)
     except PassError as error:
-        place = error.location if isinstance(error.location, ir.Location) else None
-        op = refused(before, passes, place)
+        op = refused(before, passes, error.place)
         if op is None:
             raise
         raise PassError(f"{named(op)} {NO_LOWERING}") from error

@@ -18,6 +18,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import affine, linalg, tensor
 
 from mxc.dialects.indexing import dim_of, plus, resolve, times
+from mxc.dialects.locations import place_of
 from mxc.dialects.sizes import size_of, value_of
 from mxc.errors import PassError
 
@@ -121,20 +122,20 @@ def _divisors(
             raise PassError(
                 "one loop is divided into blocks of {} and of {}; give both operands the same "
                 "block size, or a multiple".format(*contradicting),
-                location,
+                place_of(location),
             )
         length, size = ranges[loop], sizes[-1]
         if length is None:
             raise PassError(
                 f"a dynamic dimension is divided into blocks of {size}; the dimension of the "
                 "blocks must be static",
-                location,
+                place_of(location),
             )
         if length % size:
             raise PassError(
                 f"K={length} is not a multiple of the block size {size}; pad the elements with "
                 f"zeros to K={length + size - length % size}",
-                location,
+                place_of(location),
             )
     return found
 

@@ -3,7 +3,7 @@
 from iree.compiler import ir
 
 from mxc.dialects.context import new_context
-from mxc.dialects.locations import names, plain, records, with_record
+from mxc.dialects.locations import names, place_of, records, with_place, with_record
 
 
 def test_names_are_found_in_nested_locations_and_files_are_none() -> None:
@@ -29,13 +29,21 @@ def test_a_record_is_found_in_nested_locations_and_is_no_name() -> None:
         assert names(both) == ("a",)
 
 
-def test_a_plain_location_has_no_records() -> None:
+def test_a_place_is_said_in_a_line() -> None:
     with new_context():
         record = ir.Attribute.parse("2 : i64")
-        name, file = ir.Location.name("a"), ir.Location.file("model.py", 3, 1)
-        assert plain(with_record(file, "mxc.record", record)) == file
-        caller = ir.Location.name("caller")
-        called = ir.Location.callsite(with_record(name, "mxc.record", record), [caller])
-        assert plain(called) == ir.Location.callsite(name, [caller])
-        fused = ir.Location.fused([name, file])
-        assert plain(fused) == fused
+        file = ir.Location.file("net.py", 3, 4)
+        name = ir.Location.name("x@w", ir.Location.name("f", file))
+        callers = [ir.Location.file("main.py", line, 6) for line in (5, 6, 7, 8)]
+        assert place_of(file) == "net.py:3:4"
+        assert place_of(name) == "net.py:3:4 (x@w, f)"
+        assert place_of(with_record(name, "mxc.record", record)) == "net.py:3:4 (x@w, f)"
+        assert place_of(ir.Location.name("layer.3")) == "layer.3"
+        called = ir.Location.callsite(name, callers[:1])
+        assert place_of(called) == "net.py:3:4 (x@w, f), called from main.py:5:6"
+        deep = ir.Location.name("jit", ir.Location.callsite(ir.Location.name("g"), callers))
+        assert place_of(deep) == ("jit, g, called from main.py:5:6, main.py:6:6, main.py:7:6, ...")
+        fused = ir.Location.fused([name, callers[0], name])
+        assert place_of(fused) == "net.py:3:4, main.py:5:6 (x@w, f)"
+        assert with_place(file, "is wrong") == "net.py:3:4: is wrong"
+        assert with_place(ir.Location.unknown(), "is wrong") == "is wrong"

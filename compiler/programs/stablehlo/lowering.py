@@ -13,6 +13,7 @@ from mxc.compiler.programs.stablehlo.operations import barrier_behind, text_of
 from mxc.compiler.programs.stablehlo.scatters import scattered
 from mxc.compiler.programs.stablehlo.top_k import sort_for_top_k
 from mxc.dialects.dispatches import walk
+from mxc.dialects.locations import place_of
 from mxc.dialects.named_operations import symbol_of
 from mxc.errors import CompileError, PassError
 from mxc.passes.base import run
@@ -74,7 +75,7 @@ def lower_stablehlo(module: ir.Module) -> None:
             if op.name == "stablehlo.custom_call":
                 raise PassError(
                     f"a call of {_target(op)} {NO_LOWERING}",
-                    op.location,
+                    place_of(op.location),
                 ) from error
         raise
     for op in list(walk(module.operation)):

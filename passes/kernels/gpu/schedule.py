@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from iree.compiler import ir
 
+from mxc.dialects.locations import place_of
 from mxc.errors import PassError
 from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.targets.amd import GFX950
@@ -141,7 +142,7 @@ def read_schedules(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Schedu
             whole = isinstance(value, ir.DenseI64ArrayAttr)
             fields[each.name] = list(value) if whole else value.value
         found.append(fields)
-    return schedules_of(found, str(op.location), unit)
+    return schedules_of(found, place_of(op.location), unit)
 
 
 def schedules_of(

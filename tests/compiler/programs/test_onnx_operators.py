@@ -327,7 +327,7 @@ def _with(model: onnx.ModelProto, name: str, array: Any, folder: Path) -> Path:
 def test_a_loop_is_refused_by_its_own_name(tmp_path: Path) -> None:
     """Not by that of an operation in it."""
     file, *_ = given("node/test_scan_sum")
-    with pytest.raises(MxcError, match=r'loc\("y"\): onnx.Scan has no lowering'):
+    with pytest.raises(MxcError, match=r"^y: onnx\.Scan has no lowering"):
         mxc.compile(file, output=tmp_path / "x.mxc")
 
 

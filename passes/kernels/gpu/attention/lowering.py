@@ -11,6 +11,7 @@ from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.attention import AttentionCall
 from mxc.dialects.dense_attention import DenseAttentionCall
 from mxc.dialects.generic import shape_of
+from mxc.dialects.locations import place_of
 from mxc.dialects.named_operations import module_of
 from mxc.dialects.quantize import BLOCK
 from mxc.dialects.reasons import Reason
@@ -114,7 +115,8 @@ def _kernel(instruction: TileInstruction, call: AttentionCall) -> _Kernel:
         counts = _counters(call) is not None
         found = _shape(instruction, {**sizes, "bits": call.bits}, result, counts=counts)
     if isinstance(found, Reason):
-        raise PassError(f"{call.op.location}: no kernel computes attention: {found.text}; {_CURE}")
+        message = f"no kernel computes attention: {found.text}; {_CURE}"
+        raise PassError(message, place_of(call.op.location))
     if not found.counts:
         add_note(module_of(call.op), _SECOND.format(found.element))
     return found
