@@ -8,9 +8,8 @@ blocks.
 from __future__ import annotations
 
 from iree.compiler import ir
-from iree.compiler.dialects import tensor
 
-from mxc.dialects.sizes import sizes_of, split
+from mxc.dialects.sizes import split_dimension
 
 
 def in_common_blocks(
@@ -27,23 +26,7 @@ def in_common_blocks(
         return (0, 0), lhs, lhs_scale, rhs, rhs_scale
     ratio = max(first, second) // min(first, second)
     if first > second:
-        fine = _split(rhs, -2, ratio), _split(rhs_scale, -1, ratio)
-        return (0, 1), _split(lhs, -1, second), lhs_scale, *fine
-    fine = _split(lhs, -2, ratio), _split(lhs_scale, -1, ratio)
-    return (1, 0), *fine, _split(rhs, -1, first), rhs_scale
-
-
-def _split(value: ir.Value, axis: int, size: int) -> ir.Value:
-    """Split a dimension, counted from the end, into two, the inner one of `size`."""
-    kind = ir.RankedTensorType(value.type)
-    axis += kind.rank
-    shape = sizes_of(value)
-    whole = kind.shape[axis]
-    if whole < 0 or whole % size:
-        raise ValueError(f"dimension {axis} of {value.type} holds no blocks of {size}")
-    sizes = [*shape[:axis], whole // size, size, *shape[axis + 1 :]]
-    groups = [[at + (at > axis)] for at in range(kind.rank)]
-    groups[axis].append(axis + 1)
-    static, dynamic = split(sizes)
-    made = ir.RankedTensorType.get(static, kind.element_type)
-    return tensor.expand_shape(made, value, groups, dynamic, static)
+        fine = split_dimension(rhs, -2, ratio), split_dimension(rhs_scale, -1, ratio)
+        return (0, 1), split_dimension(lhs, -1, second), lhs_scale, *fine
+    fine = split_dimension(lhs, -2, ratio), split_dimension(lhs_scale, -1, ratio)
+    return (1, 0), *fine, split_dimension(rhs, -1, first), rhs_scale

@@ -163,6 +163,22 @@ def split(sizes: Sequence[Size]) -> tuple[list[int], list[ir.Value]]:
     return [size if isinstance(size, int) else dynamic for size in sizes], given
 
 
+def split_dimension(value: ir.Value, axis: int, size: int) -> ir.Value:
+    """Split a dimension of known size into two, the inner one of `size`. A negative `axis` counts
+    from the end. Raises ValueError where it holds no such blocks."""
+    kind = ir.RankedTensorType(value.type)
+    axis %= kind.rank
+    shape = sizes_of(value)
+    whole = kind.shape[axis]
+    if whole < 0 or whole % size:
+        raise ValueError(f"dimension {axis} of {value.type} holds no blocks of {size}")
+    groups = [[at + (at > axis)] for at in range(kind.rank)]
+    groups[axis].append(axis + 1)
+    static, dynamic = split([*shape[:axis], whole // size, size, *shape[axis + 1 :]])
+    made = ir.RankedTensorType.get(static, kind.element_type)
+    return tensor.expand_shape(made, value, groups, dynamic, static)
+
+
 def _size_of_argument(value: ir.BlockArgument, axis: int) -> ir.Value:
     """A `tensor.dim` of an argument at the start of its block; later calls reuse it."""
     block = value.owner

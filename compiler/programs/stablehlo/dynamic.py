@@ -9,9 +9,10 @@
 - A product is a `linalg.generic` over its own dimensions, which IREE would reshape first.
 - A scatter of one part combines it with the elements where it is.
 - A running sum is a scan. Windows of known sizes have loops of their own.
+- Of a concatenation, parts without elements are left out.
+- A convolution is a `linalg.generic` over its places and those of its kernel.
 
-What is left, such as convolutions over a dynamic number of elements, the importer refuses with its
-place.
+What is left the importer refuses with its place.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ from collections.abc import Callable
 
 from iree.compiler import ir
 
+from mxc.compiler.programs.stablehlo.convolutions import convolution
 from mxc.compiler.programs.stablehlo.operations import as_type, signless
 from mxc.compiler.programs.stablehlo.places import gathered, sliced, updated
 from mxc.compiler.programs.stablehlo.products import product
 from mxc.compiler.programs.stablehlo.reshapes import broadcast, reshaped
 from mxc.compiler.programs.stablehlo.scatters import scattered
 from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, has_no_sign
-from mxc.compiler.programs.stablehlo.windows import pooled, running
+from mxc.compiler.programs.stablehlo.windows import windows_of_call, windows_of_operation
 from mxc.dialects.dispatches import walk
+from mxc.dialects.sizes import shape_of
 from mxc.passes.base import run
 
 
@@ -38,11 +41,27 @@ def _scattered(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
     return found
 
 
+def _with_elements(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
+    """A concatenation without the parts that have no elements, for which IREE makes no code."""
+    parts = [each for each in op.operands if 0 not in shape_of(each)]
+    if len(parts) == len(op.operands) or not parts:
+        return None
+    if len(parts) == 1 and parts[0].type == op.results[0].type:
+        sizes.record(parts[0], sizes.of(parts[0]))
+        return parts[0]
+    attributes = {name: op.attributes[name] for name in op.attributes}
+    return ir.Operation.create(
+        op.name, results=[op.results[0].type], operands=parts, attributes=attributes
+    ).result
+
+
 #: DimensionSizes are computed in @main, and functions get them as arguments.
 _INLINE = ("inline", "symbol-dce", "canonicalize", "cse")
 #: Operations that compute: their numbers keep their signs.
 _COMPUTE = (
     "stablehlo.dot_general",
+    "stablehlo.convolution",
+    "stablehlo.dynamic_conv",
     "stablehlo.custom_call",
     "stablehlo.reduce_window",
     "stablehlo.scatter",
@@ -56,14 +75,20 @@ _REWRITES: dict[str, Callable[[ir.Operation, DimensionSizes], ir.Value | None]] 
     "stablehlo.dynamic_slice": sliced,
     "stablehlo.dynamic_update_slice": updated,
     "stablehlo.dot_general": product,
+    "stablehlo.convolution": convolution,
+    "stablehlo.dynamic_conv": convolution,
     "stablehlo.scatter": _scattered,
-    "stablehlo.custom_call": running,
-    "stablehlo.reduce_window": pooled,
+    "stablehlo.custom_call": windows_of_call,
+    "stablehlo.reduce_window": windows_of_operation,
+    "stablehlo.concatenate": _with_elements,
 }
 
 
 def lower_dynamic(module: ir.Module) -> None:
-    """Rewrite in place what IREE does not lower, if the module has dynamic sizes."""
+    """Rewrite in place what IREE does not lower, if the module has dynamic sizes.
+
+    Raises PassError for windows that have no lowering.
+    """
     if not any(map(_is_dynamic, walk(module.operation))):
         return
     run(_INLINE, module)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.compiler.programs.reshape_groups import Size
 from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, numbers_of
-from mxc.dialects.generic import generic
+from mxc.dialects.generic import element_of, generic
 
 _LISTS = re.compile(r"(lhs|rhs)_(batching|contracting)_dimensions = \[([\d, ]*)\]")
 
@@ -17,11 +18,9 @@ _LISTS = re.compile(r"(lhs|rhs)_(batching|contracting)_dimensions = \[([\d, ]*)\
 def product(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
     """`stablehlo.dot_general`, over batches, rows, columns and sums in the order of its result."""
     lhs, rhs = op.operands
-    result = ir.RankedTensorType(op.results[0].type)
-    element, types = result.element_type, [v.type.element_type for v in (lhs, rhs)]
-    if not all(_is_known(each, element) for each in (*types, element)):
+    element = element_of(op.results[0])
+    if not can_multiply((lhs, rhs), element):
         return None
-    floats = isinstance(element, ir.FloatType)
     text = str(op.attributes["dot_dimension_numbers"])
     numbers = {(side, what): numbers_of(each) for side, what, each in _LISTS.findall(text)}
     letters: dict[tuple[str, int], str] = {}
@@ -41,19 +40,31 @@ def product(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
             if letter[0] == first:
                 output.append(letter)
         reads.append((value, " ".join(own)))
+    summed = any(letter[0] == "k" for letter in letters.values())
 
     def multiplied(left: ir.Value, right: ir.Value) -> ir.Value:
-        left, right = (_extended(each, element) for each in (left, right))
-        return arith.mulf(left, right) if floats else arith.muli(left, right)
+        return _multiplied(left, right, element)
 
-    def body(left: ir.Value, right: ir.Value, total: ir.Value) -> ir.Value:
-        found = multiplied(left, right)
-        return arith.addf(total, found) if floats else arith.addi(total, found)
-
-    summed = any(letter[0] == "k" for letter in letters.values())
-    found = generic(reads, " ".join(output), element, body if summed else multiplied)
+    found = generic(reads, " ".join(output), element, multiply_add if summed else multiplied)
     sizes.record(found, [known[letter] for letter in output])
     return found
+
+
+def can_multiply(values: Sequence[ir.Value], element: ir.Type) -> bool:
+    """Whether elements of these tensors become ones of a type without a loss, and have a sign."""
+    return all(_is_known(each, element) for each in (*map(element_of, values), element))
+
+
+def multiply_add(left: ir.Value, right: ir.Value, total: ir.Value) -> ir.Value:
+    """A product of two scalars, in the type of the sum to which it is added."""
+    found = _multiplied(left, right, total.type)
+    floats = isinstance(total.type, ir.FloatType)
+    return arith.addf(total, found) if floats else arith.addi(total, found)
+
+
+def _multiplied(left: ir.Value, right: ir.Value, kind: ir.Type) -> ir.Value:
+    left, right = (_extended(each, kind) for each in (left, right))
+    return arith.mulf(left, right) if isinstance(kind, ir.FloatType) else arith.muli(left, right)
 
 
 def _is_known(kind: ir.Type, result: ir.Type) -> bool:
@@ -70,3 +81,15 @@ def _extended(value: ir.Value, kind: ir.Type) -> ir.Value:
     if value.type == kind:
         return value
     return arith.extf(kind, value) if isinstance(kind, ir.FloatType) else arith.extsi(kind, value)
+
+
+def wide_sums(element: ir.Type) -> ir.Type:
+    """The type in which elements of a type are added up."""
+    return ir.F32Type.get() if element in (ir.BF16Type.get(), ir.F16Type.get()) else element
+
+
+def converted(number: ir.Value, kind: ir.Type) -> ir.Value:
+    """A float as one of another type, or a number that is of this type."""
+    if number.type == kind:
+        return number
+    return (arith.extf if number.type.width < kind.width else arith.truncf)(kind, number)

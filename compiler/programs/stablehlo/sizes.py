@@ -50,10 +50,11 @@ class DimensionSizes:
 
     def __init__(self) -> None:
         """Nothing is known of what this module has made."""
-        self._made: dict[ir.Value, list[Size]] = {}
+        self._made: dict[ir.Value, list[Size | None]] = {}
 
-    def record(self, value: ir.Value, sizes: Sequence[Size]) -> None:
-        """Remember the sizes of a tensor that is the result of no operation of StableHLO."""
+    def record(self, value: ir.Value, sizes: Sequence[Size | None]) -> None:
+        """Remember the sizes of a tensor that is the result of no operation of StableHLO; None for
+        one that is like no other."""
         self._made[value] = list(sizes)
 
     def of(self, value: ir.Value) -> list[Size]:
@@ -108,8 +109,9 @@ class DimensionSizes:
         kind = ir.RankedTensorType(value.type)
         if not kind.is_dynamic_dim(axis):
             return Size(kind.shape[axis])
-        if value in self._made:
-            return self._made[value][axis]
+        made = self._made.get(value)
+        if made is not None:
+            return made[axis] or Size(names=((value, axis),))
         op = _stablehlo(value)
         name, operands = ("", []) if op is None else (_name(op), list(op.operands))
         if op is None:

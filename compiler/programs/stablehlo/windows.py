@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg, tensor
 
 from mxc.compiler.programs.reshape_groups import ONE, Size
+from mxc.compiler.programs.single import NO_LOWERING
+from mxc.compiler.programs.stablehlo.edges import Edge, padded, places
+from mxc.compiler.programs.stablehlo.operations import text_of
+from mxc.compiler.programs.stablehlo.products import converted, wide_sums
 from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, has_no_sign
-from mxc.dialects.generic import element_of, empty, generic
+from mxc.dialects.generic import element_of, empty, generic, loop_index
 from mxc.dialects.linalg_ext import scan
+from mxc.dialects.locations import place_of
 from mxc.dialects.named_operations import symbol_of
-from mxc.dialects.sizes import value_of
+from mxc.dialects.sizes import axes_of, shape_of, size_of, sizes_of, value_of
+from mxc.errors import PassError
 
 _Combine = Callable[[ir.Value, ir.Value], ir.Value]
 #: What combines elements of a window, by the operation of StableHLO: of floats, and of integers.
@@ -22,62 +29,166 @@ _COMBINES: dict[str, tuple[_Combine, _Combine]] = {
     "stablehlo.maximum": (arith.maximumf, arith.maxsi),
     "stablehlo.minimum": (arith.minimumf, arith.minsi),
 }
-#: The custom call by which JAX says a window whose size comes with the call.
+#: The custom call by which JAX says windows of which a number comes with the call.
 _WINDOW = "stablehlo.dynamic_reduce_window"
+#: The attributes with a number for each dimension, as the fields of `_Windows`.
+_LISTS = ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
+_NOTHING = Size(0)
 
 
-def running(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
-    """A window along one dimension from its first element up to each: a running sum, or product.
+@dataclass(frozen=True)
+class _Windows:
+    """Numbers of windows along each dimension.
 
-    bf16 and f16 are added up as f32.
+    `inside`: the distance of two elements in what they are laid over, `spread` in the windows.
+    `edges`: what is added before and after each dimension; `added`: the same as the program has it.
     """
-    if ir.StringAttr(op.attributes["call_target_name"]).value != _WINDOW:
-        return None
-    value, start, window, strides, base, dilation, padding = op.operands
-    rank, own = ir.RankedTensorType(value.type).rank, sizes.of(value)
-    if any(sizes.element(each, axis) != ONE
-           for each in (strides, base, dilation) for axis in range(rank)):  # fmt: skip
-        return None
-    lengths = [sizes.element(window, axis) for axis in range(rank)]
-    long = [axis for axis in range(rank) if lengths[axis] != ONE]
-    before = [sizes.element(padding, 2 * axis) for axis in range(rank)]
-    after = [sizes.element(padding, 2 * axis + 1) for axis in range(rank)]
-    if len(long) != 1 or lengths[long[0]] != own[long[0]] or any(each.factor for each in after):
-        return None
-    axis = long[0]
-    one_less = Size(names=(("add", own[axis], Size(-1)),))
-    if before[axis] != one_less or any(before[each].factor for each in range(rank) if each != axis):
-        return None
-    combine = _combination(op)
-    if combine is None or has_no_sign(value):
-        return None
-    element = value.type.element_type
-    wide = ir.F32Type.get() if element in (ir.BF16Type.get(), ir.F16Type.get()) else element
-    letters = [f"d{each}" for each in range(rank)]
-    others = [letter for each, letter in enumerate(letters) if each != axis]
-    counts: dict[str, int | ir.Value] = {
-        letters[each]: tensor.dim(value, value_of(each)) if own[each].names else own[each].factor
-        for each in range(rank)
-        if each != axis
-    }
 
-    def to(wanted: ir.Type, tensor_value: ir.Value) -> ir.Value:
-        if element_of(tensor_value) == wanted:
-            return tensor_value
-        change = arith.extf if wanted == wide else arith.truncf
+    lengths: Sequence[Size]
+    strides: Sequence[Size]
+    inside: Sequence[Size]
+    spread: Sequence[Size]
+    edges: Sequence[Size]
+    added: Sequence[Edge]
+
+    def are_dense(self) -> bool:
+        """Whether one begins at each element, without gaps."""
+        return all(each == ONE for each in (*self.strides, *self.inside, *self.spread))
+
+    def are_known(self) -> bool:
+        """Whether the call brings no number but those at the edges."""
+        numbers = (*self.lengths, *self.strides, *self.inside, *self.spread)
+        return not any(each.names for each in numbers)
+
+    def keeps(self, axis: int) -> bool:
+        """Whether a dimension is as it was."""
+        numbers = (self.lengths, self.strides, self.inside)
+        edges = self.edges[2 * axis : 2 * axis + 2]
+        return all(each[axis] == ONE for each in numbers) and list(edges) == [_NOTHING] * 2
+
+
+def windows_of_operation(op: ir.Operation, sizes: DimensionSizes) -> ir.Value:
+    """`stablehlo.reduce_window` of one tensor, whose elements one operation combines.
+
+    Raises PassError for others: IREE would make operations of them that are not valid.
+    """
+    combine = _of_body(op.regions[0].blocks[0], op.operands[0]) if len(op.operands) == 2 else None
+    return _lowered(op, op.name, combine, _of_attributes(op), sizes)
+
+
+def windows_of_call(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
+    """The same of the custom call for windows of which a number comes with the call; None for
+    other custom calls."""
+    if text_of(op, "call_target_name") != _WINDOW:
+        return None
+    return _lowered(op, _WINDOW, _combination(op), _of_operands(op, sizes), sizes)
+
+
+def _lowered(
+    op: ir.Operation,
+    name: str,
+    combine: _Combine | None,
+    windows: _Windows,
+    sizes: DimensionSizes,
+) -> ir.Value:
+    value, start = op.operands[:2]
+    own = sizes.of(value)
+    found = None
+    if combine is not None and not has_no_sign(value):
+        if windows.are_dense():
+            found = _scanned(value, start, combine, windows, own)
+        if found is not None:
+            sizes.record(found, own)
+            return found
+        if windows.are_known():
+            found = _combined(value, start, combine, windows)
+    if found is None:
+        raise PassError(f"{name} of such sizes {NO_LOWERING}", place_of(op.location))
+    if found.type != op.results[0].type:
+        found = tensor.cast(op.results[0].type, found)
+    kept = [windows.keeps(axis) for axis in range(len(own))]
+    sizes.record(found, [size if same else None for size, same in zip(own, kept, strict=True)])
+    return found
+
+
+def _of_attributes(op: ir.Operation) -> _Windows:
+    rank = len(shape_of(op.operands[0]))
+    lengths, strides, inside, spread = (
+        [Size(each) for each in ir.DenseI64ArrayAttr(op.attributes[name])]
+        if name in op.attributes
+        else [ONE] * rank
+        for name in _LISTS
+    )
+    added = [0] * (2 * rank)
+    if "padding" in op.attributes:
+        added = [int(each) for each in ir.DenseIntElementsAttr(op.attributes["padding"])]
+    return _Windows(lengths, strides, inside, spread, [Size(each) for each in added], added)
+
+
+def _of_operands(op: ir.Operation, sizes: DimensionSizes) -> _Windows:
+    *lists, padding = list(op.operands)[2:]
+    rank = len(shape_of(op.operands[0]))
+    lengths, strides, inside, spread = (
+        [sizes.element(each, axis) for axis in range(rank)] for each in lists
+    )
+    edges = [sizes.element(padding, number) for number in range(2 * rank)]
+    added = [
+        sizes.index(padding, number) if each.names else each.factor
+        for number, each in enumerate(edges)
+    ]
+    return _Windows(lengths, strides, inside, spread, edges, added)
+
+
+def _scanned(
+    value: ir.Value, start: ir.Value, combine: _Combine, windows: _Windows, own: Sequence[Size]
+) -> ir.Value | None:
+    """Dense windows as a scan, if they have the length of one dimension and reach one of its ends.
+
+    `own`: the sizes of `value`. bf16 and f16 are added up as f32.
+    """
+    long = [axis for axis, length in enumerate(windows.lengths) if length != ONE]
+    if len(long) != 1 or windows.lengths[long[0]] != own[long[0]]:
+        return None
+    (axis,) = long
+    from_first, from_last = ([_NOTHING] * len(windows.edges) for _ in range(2))
+    from_first[2 * axis] = from_last[2 * axis + 1] = _one_less(own[axis])
+    if windows.edges not in (from_first, from_last):
+        return None
+    element = element_of(value)
+    wide = wide_sums(element)
+    letters = axes_of(value).split()
+    extents = dict(zip(letters, sizes_of(value), strict=True))
+    last = value_of(extents[letters[axis]])
+
+    def ordered(given: ir.Value, wanted: ir.Type) -> ir.Value:
+        """Elements of a type in the order in which they are added up, or back."""
         read = " ".join(letters)
-        return generic([(tensor_value, read)], read, wanted, lambda each: change(wanted, each))
+        if windows.edges == from_first:
+            if wanted == element_of(given):
+                return given
+            return generic([(given, read)], read, wanted, lambda each: converted(each, wanted))
 
+        def body() -> ir.Value:
+            at = [loop_index(read, letter) for letter in letters]
+            at[axis] = arith.subi(last, arith.addi(at[axis], value_of(1)))
+            return converted(tensor.extract(given, at), wanted)
+
+        return generic([], read, wanted, body, sizes=extents)
+
+    others = [letter for letter in letters if letter != letters[axis]]
     first = generic(
         [(start, "")],
         " ".join(others),
         wide,
-        lambda each: each if wide == element else arith.extf(wide, each),
-        sizes=counts,
+        lambda each: converted(each, wide),
+        sizes={letter: extents[letter] for letter in others},
     )
-    found = to(element, scan(to(wide, value), first, axis, combine))
-    sizes.record(found, own)
-    return found
+    return ordered(scan(ordered(value, wide), first, axis, combine), element)
+
+
+def _one_less(size: Size) -> Size:
+    """A size less one, as `DimensionSizes.element` has it."""
+    return Size(names=(("add", size, Size(-1)),)) if size.names else Size(size.factor - 1)
 
 
 def _combination(op: ir.Operation) -> _Combine | None:
@@ -103,78 +214,38 @@ def _of_body(block: ir.Block, value: ir.Value) -> _Combine | None:
     return None if known is None else known[not floats]
 
 
-def pooled(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
-    """`stablehlo.reduce_window` of one tensor: elements of a window combined by one operation."""
-    if len(op.operands) != 2 or has_no_sign(op.operands[0]):
-        return None
-    value, start = op.operands
-    combine = _of_body(op.regions[0].blocks[0], value)
-    if combine is None:
-        return None
-    rank = ir.RankedTensorType(value.type).rank
-    window, strides, base, dilations = (
-        list(ir.DenseI64ArrayAttr(op.attributes[name])) if name in op.attributes else [1] * rank
-        for name in ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
+def _combined(value: ir.Value, start: ir.Value, combine: _Combine, windows: _Windows) -> ir.Value:
+    """The elements of each window, combined one after another."""
+    element, rank = element_of(value), len(shape_of(value))
+    lengths, strides, inside, spread = (
+        [each.factor for each in numbers]
+        for numbers in (windows.lengths, windows.strides, windows.inside, windows.spread)
     )
-    edges = [0] * (2 * rank)
-    if "padding" in op.attributes:
-        edges = [int(each) for each in ir.DenseIntElementsAttr(op.attributes["padding"])]
-    kind = ir.RankedTensorType(op.results[0].type)
-    whole = _padded(value, start, edges[::2], edges[1::2], [each - 1 for each in base])
-    counts: list[int | ir.Value] = []
-    known = []
-    own = sizes.of(value)
-    for axis, size in enumerate(kind.shape):
-        # A dimension of a size that comes with the call is not reduced, or its result is another.
-        single = (window[axis], strides[axis], base[axis], *edges[2 * axis : 2 * axis + 2])
-        if size < 0 and single != (1, 1, 1, 0, 0):
-            return None
-        counts.append(tensor.dim(value, value_of(axis)) if size < 0 else size)
-        known.append(own[axis] if size < 0 else Size(size))
+    whole = padded(value, start, windows.added, [each - 1 for each in inside])
+    counts = [
+        places(size_of(whole, axis), lengths[axis], strides[axis], spread[axis])
+        for axis in range(rank)
+    ]
     out = [ir.AffineDimExpr.get(axis) for axis in range(rank)]
     inner = [ir.AffineDimExpr.get(rank + axis) for axis in range(rank)]
     reads = [
-        each * stride + place * dilation
-        for each, stride, place, dilation in zip(out, strides, inner, dilations, strict=True)
+        each * stride + place * distance
+        for each, stride, place, distance in zip(out, strides, inner, spread, strict=True)
     ]
+    letters = axes_of(value)
     first = generic(
         [(start, "")],
-        " ".join(f"d{axis}" for axis in range(rank)),
-        kind.element_type,
+        letters,
+        element,
         lambda each: each,
-        sizes={f"d{axis}": count for axis, count in enumerate(counts)},
+        sizes=dict(zip(letters.split(), counts, strict=True)),
     )
     maps = [ir.AffineMap.get(2 * rank, 0, each) for each in (reads, inner, out)]
     kinds = [linalg.IteratorType.parallel] * rank + [linalg.IteratorType.reduction] * rank
     # No element of it is read: it has the sizes of the window.
-    extent = empty(window, kind.element_type)
+    extent = empty(lengths, element)
 
-    def body(element: ir.Value, _: ir.Value, total: ir.Value) -> ir.Value:
-        return combine(total, element)
+    def body(each: ir.Value, _: ir.Value, total: ir.Value) -> ir.Value:
+        return combine(total, each)
 
-    found = linalg.generic([whole, extent], [first], maps, kinds)(body)
-    sizes.record(found, known)
-    return found
-
-
-def _padded(
-    value: ir.Value,
-    start: ir.Value,
-    low: Sequence[int],
-    high: Sequence[int],
-    between: Sequence[int],
-) -> ir.Value:
-    if not any((*low, *high, *between)):
-        return value
-    attributes = {
-        "edge_padding_low": ir.DenseI64ArrayAttr.get(low),
-        "edge_padding_high": ir.DenseI64ArrayAttr.get(high),
-        "interior_padding": ir.DenseI64ArrayAttr.get(between),
-    }
-    return ir.Operation.create(
-        "stablehlo.pad",
-        results=None,
-        operands=[value, start],
-        attributes=attributes,
-        infer_type=True,
-    ).result
+    return linalg.generic([whole, extent], [first], maps, kinds)(body)

@@ -27,11 +27,14 @@ def whole(*shape: int, dtype: Any = np.float32, low: int = -4, high: int = 5) ->
 
 WEIGHT, SQUARE, TABLE = whole(64, 96), whole(64, 64), whole(20, 64)
 FILTER, BYTES = whole(8, 64, 3), whole(32, 64, dtype=np.uint8, low=0, high=255)
+HALF = FILTER.astype(ml_dtypes.bfloat16)
 X = whole(2, 7, 64)
 IDS = whole(2, 5, dtype=np.int32, low=0, high=7)
 UNSIGNED = whole(2, 7, 64, dtype=np.uint8, low=0, high=255)
 IMAGES = whole(2, 4, 6, 3)
 POOLED = whole(2, 8, 64)
+WIDE, KERNEL = whole(4, 2, 96), whole(3, 2, 3, 5)
+INTEGERS = whole(4, 1, 3, dtype=np.int32)
 
 
 def attention(x: Any) -> Any:
@@ -89,6 +92,37 @@ CASES = {
         (whole(2, 4, 7, 4),),
         ("a, 4, 7, 4",),
     ),
+    "convolution_of_places": on_x(
+        lambda x: lax.conv_general_dilated(x.transpose(0, 2, 1), FILTER, (1,), "SAME")
+    ),
+    "convolution_with_strides": on_x(
+        lambda x: lax.conv_general_dilated(x.transpose(0, 2, 1), FILTER, (2,), "SAME")
+    ),
+    "convolution_of_groups": on_x(
+        lambda x: lax.conv_general_dilated(
+            x, WIDE, (1,), [(3, 0)], feature_group_count=32, dimension_numbers=("NWC", "WIO", "NWC")
+        )
+    ),
+    "convolution_with_gaps": on_x(
+        lambda x: lax.conv_general_dilated(
+            x.transpose(0, 2, 1), FILTER, (1,), [(2, 5)], lhs_dilation=(2,), rhs_dilation=(3,)
+        )
+    ),
+    "convolution_of_bf16": on_x(
+        lambda x: lax.conv(x.transpose(0, 2, 1).astype("bfloat16"), HALF, (1,), "VALID")
+    ),
+    "convolution_of_images": Case(
+        lambda x: lax.conv_general_dilated(
+            x, KERNEL, (2, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        ).reshape(x.shape[0], -1, 5),
+        (IMAGES,),
+        ("a, 2*h, w, 3",),
+    ),
+    "convolution_of_integers": Case(
+        lambda x: lax.conv(x[:, None], INTEGERS, (1,), "VALID"),
+        (IDS,),
+        ("a, n",),
+    ),
     "attention": on_x(attention),
     "attention_of_jax": on_x(
         lambda x: jax.nn.dot_product_attention(
@@ -142,6 +176,10 @@ CASES = {
     "last": on_x(lambda x: (x[:, -1] @ WEIGHT).argmax(-1)),
     "reversed": on_x(lambda x: x[:, ::-1]),
     "every_other": on_x(lambda x: x[:, ::2]),
+    "halves_swapped": Case(
+        lambda x: jnp.concatenate(jnp.split(x, 2, 1)[::-1], 1), (POOLED,), ("a, 2*n, 64",)
+    ),
+    "edges_repeated": on_x(lambda x: jnp.pad(x, ((0, 0), (2, 1), (0, 0)), mode="edge")),
     "rolled": on_x(lambda x: jnp.roll(x, 1, axis=1)),
     "set": on_x(lambda x: x.at[:, 0].set(1.0)),
     "cache": Case(
@@ -163,6 +201,21 @@ CASES = {
     "running_sum": on_x(lambda x: jnp.cumsum(x, 1)),
     "running_sum_of_integers": Case(lambda i: jnp.cumsum(i, 1), (IDS,), ("a, n",)),
     "running_maximum": on_x(lambda x: lax.cummax(x, 1)),
+    "running_maximum_of_known_size": on_x(lambda x: lax.cummax(x, 2)),
+    "running_sum_from_the_end": on_x(lambda x: lax.cumsum(x, 1, reverse=True)),
+    "running_product_from_the_end": on_x(
+        lambda x: lax.cumprod(jnp.sign(x), 2, reverse=True).astype("bfloat16")
+    ),
+    "pooled_places": Case(
+        lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME"),
+        (IMAGES,),
+        ("a, h, w, 3",),
+    ),
+    "sums_with_gaps": on_x(
+        lambda x: lax.reduce_window(
+            x, 0.0, lax.add, (1, 3, 1), (1, 2, 1), [(0, 0), (1, 4), (0, 0)], None, (1, 2, 1)
+        )
+    ),
     "pooled": Case(
         lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 1), (1, 2, 1), "SAME"),
         (POOLED,),
@@ -227,10 +280,22 @@ def test_sizes_of_several_calls(model: Model) -> None:
         np.testing.assert_array_equal(found, np.asarray(x @ WEIGHT))
 
 
+def test_windows_that_do_not_fit(model: Model) -> None:
+    (found,) = model.call("convolution_of_bf16", np.zeros((2, 2, 64), np.float32))
+    assert found.shape == (2, 8, 0)
+
+
 def test_what_has_no_lowering(tmp_path: Path) -> None:
-    case = on_x(lambda x: lax.conv_general_dilated(x.transpose(0, 2, 1), FILTER, (1,), "SAME"))
-    with pytest.raises(MxcError, match=re.escape("stablehlo.convolution")):
+    """It is refused in a line, with its place in the user's file and those that called it."""
+    case = on_x(lambda x: lax.cumlogsumexp(x, 2))
+    with pytest.raises(MxcError) as refusal:
         mxc.compile(exported(case), output=tmp_path / "out.mxc", listing=False)
+    assert re.fullmatch(
+        r"\S*test_jax_sizes.py:\d+:\d+ \(reduce_window, .*\), called from .*: "
+        "stablehlo.reduce_window of such sizes has no lowering; write it with other operations",
+        str(refusal.value),
+    )
+    assert len(str(refusal.value)) < 600
 
 
 #: In StableHLO a dimension of unknown size might be repeated; JAX never means it.
