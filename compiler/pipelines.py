@@ -8,6 +8,7 @@ from mxc.passes.base import Pass, Pipeline, Stage
 from mxc.passes.check_dispatches import CheckDispatches
 from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
 from mxc.passes.decode_elements import DecodeElements
+from mxc.passes.drop_aliases import DropAliases
 from mxc.passes.expand_fnuz import ExpandFnuz
 from mxc.passes.expand_math import ExpandMath
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
@@ -72,6 +73,13 @@ _LOOKUPS = Stage(
     phase="flow",
 )
 
+_ALIASES = Stage(
+    name="aliases",
+    invariant="A result takes the memory of an argument only where nothing reads that later.",
+    passes=(DropAliases(),),
+    phase="flow",
+)
+
 _SPLIT_KERNELS = Stage(
     name="split-kernels",
     invariant="No kernel of ours is a switch on its workload: the host program chooses.",
@@ -103,7 +111,7 @@ def pipeline(target: str, *, schedules: str = "") -> Pipeline:
     before = (_NORMALIZE, _kernels(record, schedules), _FORM_DISPATCHES, _lower(record))
     after = _SPLIT_KERNELS if record.is_gpu else _ROW_SCHEDULES
     verify = (_VERIFY_WEIGHTS, _VERIFY_TRANSIENTS)
-    last = (_LOOKUPS, after, _CHECK_DISPATCHES)
+    last = (_LOOKUPS, _ALIASES, after, _CHECK_DISPATCHES)
     return Pipeline(record.name, (*before, *verify, *last))
 
 

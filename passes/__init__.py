@@ -8,6 +8,7 @@ from mxc.passes.check_dispatches import CheckDispatches
 from mxc.passes.check_operations import CheckOperations
 from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
 from mxc.passes.decode_elements import DecodeElements
+from mxc.passes.drop_aliases import DropAliases
 from mxc.passes.expand_blocks import ExpandBlocks
 from mxc.passes.expand_fnuz import ExpandFnuz
 from mxc.passes.expand_math import ExpandMath
@@ -60,6 +61,7 @@ PASSES: tuple[type[Pass], ...] = (
     CheckOperations,
     ChooseGpuSchedule,
     DecodeElements,
+    DropAliases,
     ExpandBlocks,
     ExpandFnuz,
     ExpandMath,

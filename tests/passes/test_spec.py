@@ -122,7 +122,11 @@ def test_a_pass_of_modules_inside_of_functions_is_refused() -> None:
 def test_passes_after_a_phase() -> None:
     stages = pipeline("gfx950")
     names = [str(each) for each in stages.after("flow")]
-    assert names == ["mxc-verify-packed-weights{strict=false}", "mxc-read-whole-tensors"]
+    assert names == [
+        "mxc-verify-packed-weights{strict=false}",
+        "mxc-read-whole-tensors",
+        "mxc-drop-aliases",
+    ]
     assert set(stages.passes) == {
         each
         for phase in (None, "flow", "stream", "executable-sources")

@@ -122,3 +122,18 @@ def test_truncf_to_scales_cuts_off(program: Program) -> None:
         "IREE rounds arith.truncf to f8E8M0FNU to nearest on llvm-cpu: programs that do so need no "
         "longer be refused (passes/check_operations.py)"
     )
+
+
+def test_results_in_the_memory_of_arguments_overwrite_what_is_read(program: Program) -> None:
+    text = (HERE / "exchanged.mlir").read_text()
+    alone = program("alone.mlir", re.sub(r" \{iree.abi.output = \d : index\}", "", text))
+    a, b = np.arange(64, dtype=np.float32), np.full(64, 7, np.float32)
+    wanted = [b + 1, 2 * a]
+    for found, each in zip(alone.step(a.copy(), b.copy()), wanted, strict=True):
+        np.testing.assert_array_equal(found.to_host(), each, "without aliases it must be right")
+
+    found = [each.to_host() for each in program("exchanged.mlir").step(a.copy(), b.copy())]
+    assert not all(map(np.array_equal, found, wanted)), (
+        "IREE looks at who reads an argument before it writes a result there: mxc-drop-aliases "
+        "can go"
+    )
