@@ -10,12 +10,12 @@ import dataclasses
 import json
 import math
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from mxc.artifact.pages import PAGE_BLOCK, PAGE_FORMATS, stored_positions
 from mxc.artifact.schema import SchemaError, read_record
+from mxc.artifact.versions import mxc_version
 from mxc.errors import ArtifactError
 
 #: Increased when a reader of the old manifest would misread the new one: 1 had no levels, and
@@ -57,16 +57,6 @@ INPUTS, EXPERTS = "input of ", "experts of "
 BLOCKS, SCALES = "_blocks", "_scales"
 
 
-def mxc_version() -> str:
-    """The installed version of mxc, as the manifest states it."""
-    return metadata.version("mxc")
-
-
-def iree_version() -> str:
-    """The installed version of IREE, as the manifest states it: that of compiler and runtime."""
-    return metadata.version("iree-base-runtime")
-
-
 @dataclass(frozen=True, kw_only=True)
 class FileRecord:
     """Size in bytes and SHA-256 (hex) of one file."""
@@ -95,12 +85,14 @@ class Function:
     """One callable function, with its arguments and results as they cross the boundary.
 
     The names come from the program, "" for a tensor without one; empty where no tensor has one.
+    `in_place`: numbers of arguments, each with that of the result which takes its memory.
     """
 
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
+    in_place: tuple[tuple[int, int], ...] = ()
 
     @property
     def own_results(self) -> int:
@@ -316,6 +308,10 @@ class Manifest:
             for side, tensors in (("inputs", function.inputs), ("outputs", function.outputs)):
                 for index, tensor in enumerate(tensors):
                     _check_shape(tensor.shape, f"functions.{name}.{side}[{index}].shape", least=-1)
+            for argument, result in function.in_place:
+                ranges = range(len(function.inputs)), range(len(function.outputs))
+                if argument not in ranges[0] or result not in ranges[1]:
+                    raise SchemaError(f"functions.{name}.in_place: no {argument} or no {result}")
         for name, weight_record in self.weights.items():
             _check_shape(weight_record.shape, f"weights.{name}.shape")
         for side, files in (("files", self.files), ("source", self.source)):

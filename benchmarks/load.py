@@ -31,9 +31,8 @@ from mxc.artifact.manifest import (
     Manifest,
     TargetRecord,
     TensorType,
-    iree_version,
-    mxc_version,
 )
+from mxc.artifact.versions import iree_version, mxc_version
 
 #: Limits of the time of loading, and of the growth of the resident set.
 SECONDS, BYTES = 0.05, 100 << 20

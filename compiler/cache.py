@@ -23,7 +23,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
-from mxc.artifact.manifest import iree_version, mxc_version
+from mxc.artifact.versions import iree_version, mxc_version
 from mxc.compiler.steps import Compiled, CompileRequest, CompileStep
 from mxc.targets.target import HOST, target
 from mxc.targets.tile_permission import refusal

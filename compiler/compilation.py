@@ -11,16 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mxc.artifact.manifest import (
-    MANIFEST,
-    REPORT,
-    SCHEDULES,
-    TOKENIZER,
-    FileRecord,
-    Manifest,
-    iree_version,
-    mxc_version,
-)
+from mxc.artifact.manifest import MANIFEST, REPORT, SCHEDULES, TOKENIZER, FileRecord, Manifest
+from mxc.artifact.versions import iree_version, mxc_version
 from mxc.compiler.artifact import Artifact, record, writing
 from mxc.compiler.checkpoints.hub import located, origin
 from mxc.compiler.levels import (

@@ -23,7 +23,7 @@ import numpy as np
 from iree.compiler import ir
 
 from mxc.artifact.code_objects.listing import without_listing
-from mxc.artifact.manifest import iree_version
+from mxc.artifact.versions import iree_version
 from mxc.compiler import iree
 from mxc.compiler.cache import CompileCache, sources
 from mxc.compiler.report.assembly import KernelCode, kernels_of

@@ -9,7 +9,7 @@ from iree.compiler import ir
 from mxc.artifact.manifest import Function, TensorType
 from mxc.dialects.locations import with_place
 from mxc.dialects.named_operations import symbol_of
-from mxc.dialects.parameters import ELEMENT, NAME
+from mxc.dialects.parameters import ELEMENT, IN_PLACE, NAME
 from mxc.errors import CompileError
 
 #: Element types that cross the boundary: the runtime has a numpy type for each.
@@ -53,6 +53,7 @@ def signatures(module: ir.Module) -> dict[str, Function]:
             outputs=_types(kind.results, op, name, results),
             input_names=_names(arguments),
             output_names=_names(results),
+            in_place=_in_place(op),
         )
     if not found:
         raise CompileError(
@@ -83,6 +84,16 @@ def _taken(op: ir.Operation, which: str, kinds: Sequence[ir.Type]) -> list[dict[
         with op.context:
             op.attributes[which] = ir.ArrayAttr.get([ir.DictAttr.get(each) for each in left])
     return ours
+
+
+def _in_place(op: ir.Operation) -> tuple[tuple[int, int], ...]:
+    """The arguments of a function whose memory is that of a result, with the number of that."""
+    given = op.attributes.get("arg_attrs", [])
+    return tuple(
+        (number, ir.IntegerAttr(each[IN_PLACE]).value)
+        for number, each in enumerate(map(ir.DictAttr, given))
+        if IN_PLACE in each
+    )
 
 
 def _names(said: Sequence[dict[str, str]]) -> tuple[str, ...]:

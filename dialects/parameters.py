@@ -23,6 +23,8 @@ MATRICES = "mxc.matrices"
 #: On an argument or a result of a function: its name for callers, and the type of the elements that
 #: its bytes hold. StringAttrs.
 NAME, ELEMENT = "mxc.name", "mxc.element"
+#: On an argument: the number of the result that takes its memory; IREE's name.
+IN_PLACE = "iree.abi.output"
 
 
 def take_layouts(module: ir.Module) -> tuple[dict[str, str], dict[str, tuple[int, int]]]:

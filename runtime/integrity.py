@@ -18,9 +18,8 @@ from mxc.artifact.manifest import (
     Manifest,
     ModelRecord,
     TensorType,
-    iree_version,
-    mxc_version,
 )
+from mxc.artifact.versions import iree_version, mxc_version
 from mxc.errors import ArtifactError
 
 #: Weights up to this size (bytes) are always checksummed at load, larger ones only on request.

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import mmap
 import os
-import re
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from iree import runtime as rt
 
-from mxc.artifact.manifest import SCOPE, Function, Manifest, TensorType, read_manifest
+from mxc.artifact.manifest import SCOPE, Function, Manifest, read_manifest
 from mxc.artifact.parameter_archive import read_archive
 from mxc.errors import ArtifactError, RequestError
 from mxc.runtime import arrays
 from mxc.runtime.device import device_uris, driver_of, open_devices, without_preempting
+from mxc.runtime.entries import Entry
 from mxc.runtime.integrity import check_files, check_model, check_version
 from mxc.runtime.levels import CPU_DRIVERS, choose_level
 from mxc.runtime.machine import physical_cores
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
     from mxc.runtime.completions.text_model import TextModel
     from mxc.runtime.sequence import Sequence
     from mxc.runtime.shared_pages import SharedPages
-
-# One argument or result in IREE's reflection: "sync func @f(%input0: tensor<4xf32>, ...) -> (...)".
-_DECLARED = re.compile(r"%(input|output)\d+: (?:tensor<([^>]*)>|(\w+))")
+    from mxc.runtime.stateful import Stateful
 
 
 def load(
@@ -127,7 +125,7 @@ class Model:
                 f"({' '.join(str(error).split())}); compile the artifact again"
             ) from error
         self._entries = {
-            name: _Entry(self._module, name, function, self.module_file)
+            name: Entry(self._module, name, function, self.module_file)
             for name, function in manifest.functions.items()
         }
 
@@ -185,31 +183,30 @@ class Model:
         signless. Arguments and results are copies, so that the caller's arrays are not changed.
         Raises RequestError for an unknown function or an argument that does not fit.
         """
-        entry = self._entry(name)
+        entry = self.entry(name)
         wanted = entry.function.inputs
         if len(values) != len(wanted):
             raise RequestError(
                 f"{name}: takes {len(wanted)} arguments "
                 f"({', '.join(map(arrays.describe, wanted)) or 'none'}), got {len(values)}"
             )
-        arguments: list[Any] = []
-        for index, (value, kind, tensor) in enumerate(
-            zip(values, wanted, entry.input_is_tensor, strict=True)
-        ):
-            array = arrays.conform(value, kind, entry.place(index))
-            if tensor:
-                arguments.append(arrays.to_device(self.device, array, kind.dtype))
-            else:
-                arguments.append(array.item())
-        results = self.invoke(name, arguments)
+        arguments = [
+            entry.argument(self.device, index, value) for index, value in enumerate(values)
+        ]
         return tuple(
-            arrays.to_host(self.device, value, kind.dtype)
-            if tensor
-            else arrays.conform(value, kind, f"{name}, result {index}")
-            for index, (value, kind, tensor) in enumerate(
-                zip(results, entry.function.outputs, entry.output_is_tensor, strict=True)
-            )
+            entry.result(self.device, index, value)
+            for index, value in enumerate(self.invoke(name, arguments))
         )
+
+    def stateful(self, name: str = "main", states: Mapping[str, Any] | None = None) -> Stateful:
+        """Return function `name` as one that keeps the arguments which it changes in place.
+
+        `states`: what these begin with, by name; zeros by default. Raises RequestError for a
+        function that changes none, and for what does not fit.
+        """
+        from mxc.runtime.stateful import Stateful
+
+        return Stateful(self, name, states or {})
 
     def invoke(self, name: str, arguments: Items[Any]) -> list[Any]:
         """Call function `name` with HalBufferViews and Python numbers, without checks.
@@ -218,7 +215,7 @@ class Model:
         place and returned as a result; pages of keys and values are updated so. Raises RequestError
         in a process that was forked after the model was loaded.
         """
-        entry = self._entry(name)
+        entry = self.entry(name)
         if os.getpid() != self._process:
             # fork() copies no threads, so that the call would wait for missing workers forever.
             raise RequestError(
@@ -314,58 +311,13 @@ class Model:
                 self._text_model = open_text_model(self)
             return self._text_model
 
-    def _entry(self, name: str) -> _Entry:
+    def entry(self, name: str) -> Entry:
+        """Return what is known of a function. Raises RequestError for an unknown one."""
         if name not in self._entries:
             raise RequestError(
                 f"{self.path}: no function {name!r}; it has: {', '.join(self._entries) or 'none'}"
             )
         return self._entries[name]
-
-
-class _Entry:
-    """A function of the module: its code, its types, and which values are tensors or numbers.
-
-    The manifest gives a rank-0 tensor and a number the same type; only the module's reflection
-    distinguishes them.
-    """
-
-    def __init__(self, module: Any, name: str, function: Function, place: Path) -> None:
-        self.function = function
-        self.code = module.lookup_function(name)
-        if self.code is None:
-            raise ArtifactError(
-                f"{place}: has no function {name!r} although the manifest lists it; "
-                "compile the artifact again"
-            )
-        declared = self.code.reflection.get("iree.abi.declaration", "")
-        found = {"input": function.inputs, "output": function.outputs}
-        passed: dict[str, list[bool]] = {"input": [], "output": []}
-        said: dict[str, list[str]] = {"input": [], "output": []}
-        for side, tensor, number in _DECLARED.findall(declared):
-            passed[side].append(bool(tensor))
-            said[side].append(tensor or number)
-        self.input_is_tensor = passed["input"]
-        self.output_is_tensor = passed["output"]
-        self._name = name
-        for side, types in found.items():
-            listed = ", ".join(map(_mlir, types))
-            if said[side] != list(map(_mlir, types)):
-                raise ArtifactError(
-                    f"{place}: {name!r} is declared as {declared!r}, the manifest says "
-                    f"{len(types)} {side}s ({listed}); compile the artifact again"
-                )
-
-    def place(self, index: int) -> str:
-        """Return the name of an argument for messages."""
-        names = self.function.input_names
-        named = f" ({names[index]})" if index < len(names) and names[index] else ""
-        return f"{self._name}, argument {index}{named}"
-
-
-def _mlir(kind: TensorType) -> str:
-    """Return a type as IREE's reflection spells it: "?x4xf32" for a tensor, "i32" for a number."""
-    kind = kind.stored
-    return "x".join(["?" if extent == -1 else str(extent) for extent in kind.shape] + [kind.dtype])
 
 
 def load_parameters(archives: Items[Path]) -> Any:

@@ -19,9 +19,10 @@ from mxc.artifact.manifest import Manifest, read_manifest
 from mxc.errors import ArtifactError, CodeObjectError, RequestError
 from mxc.runtime import arrays
 from mxc.runtime.device import open_device
+from mxc.runtime.entries import Entry
 from mxc.runtime.integrity import check_files, check_model, check_version
 from mxc.runtime.levels import choose_level
-from mxc.runtime.session import Model, _Entry, load_parameters
+from mxc.runtime.session import Model, load_parameters
 from mxc.simulator.code.processors import PROCESSORS
 from mxc.simulator.compute.operations import Array
 from mxc.simulator.host.hal import HalBuffer, HalDevice, Observe, SimulatedDispatch, View
@@ -107,7 +108,7 @@ class SimulatedModel(Model):
 
     def invoke(self, name: str, arguments: Items[Any]) -> list[Any]:
         """See Model.invoke: HalBufferViews and numbers, unchecked; buffers may change in place."""
-        entry = self._entry(name)
+        entry = self.entry(name)
         views = [a for a in arguments if not isinstance(a, int | float)]
         with self._lock:
             results = self._machine.call(name, *(map(self._inside, arguments)))
@@ -116,9 +117,9 @@ class SimulatedModel(Model):
             for value, kind in zip(results, entry.function.outputs, strict=True)
         ]
 
-    def _find_entries(self) -> dict[str, _Entry]:
+    def _find_entries(self) -> dict[str, Entry]:
         return {
-            name: _Entry(self._module, name, function, self.module_file)
+            name: Entry(self._module, name, function, self.module_file)
             for name, function in self.manifest.functions.items()
         }
 

@@ -33,9 +33,8 @@ from mxc.artifact.manifest import (
     PageRecord,
     TargetRecord,
     TensorType,
-    iree_version,
-    mxc_version,
 )
+from mxc.artifact.versions import iree_version, mxc_version
 from mxc.runtime.integrity import step_types
 from mxc.targets.tile_permission import refusal
 from tests import browser, forked, forked_child, kept_code

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from mxc.artifact.manifest import iree_version
+from mxc.artifact.versions import iree_version
 from mxc.compiler import driver, iree
 from mxc.compiler.cache import CompileCache
 from mxc.compiler.steps import Compiled, CompileRequest

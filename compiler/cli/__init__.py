@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from mxc.artifact.manifest import iree_version, mxc_version
+from mxc.artifact.versions import iree_version, mxc_version
 from mxc.compiler.cli import (
     bench,
     catalogue,

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from mxc.artifact.manifest import mxc_version
+from mxc.artifact.versions import mxc_version
 from mxc.compiler.cache import sources
 from mxc.compiler.pieces.journal import Journal
 from mxc.compiler.pieces.piece import Piece, PieceJob, PieceOutput, PieceWork

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from iree.compiler import ir
 
 from mxc.dialects.boundary import pack, unpack
-from mxc.dialects.parameters import ELEMENT, NAME
+from mxc.dialects.parameters import ELEMENT, IN_PLACE, NAME
 
 _NIBBLES = ("f4E2M1FN",)
 
@@ -35,7 +35,7 @@ def set_signature(
         _require_kept(argument.type, "argument", number, inputs)
         about = {}
         if number in in_place:
-            about["iree.abi.output"] = ir.IntegerAttr.get(ir.IndexType.get(), in_place[number])
+            about[IN_PLACE] = ir.IntegerAttr.get(ir.IndexType.get(), in_place[number])
         if number < len(inputs) and inputs[number]:
             about[NAME] = ir.StringAttr.get(inputs[number])
         if _is_packed(argument.type):

@@ -13,15 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from mxc.artifact.manifest import (
-    MANIFEST,
-    REPORT,
-    TensorType,
-    iree_version,
-    mxc_version,
-    read_json,
-    read_manifest,
-)
+from mxc.artifact.manifest import MANIFEST, REPORT, TensorType, read_json, read_manifest
+from mxc.artifact.versions import iree_version, mxc_version
 from mxc.errors import ArtifactError, MxcError, RequestError
 from mxc.runtime import arrays
 from mxc.runtime.session import Model

@@ -30,8 +30,8 @@ _LOWER = (
     "canonicalize",
     "cse",
 )
-#: On an argument: the number of the result that may take its memory; JAX's name and IREE's.
-_DONATED, _IN_PLACE = "tf.aliasing_output", "iree.abi.output"
+#: On an argument: the number of the result that may take its memory; JAX's name.
+_DONATED = "tf.aliasing_output"
 #: What IREE multiplies in the types that it finds before a conversion, and what may be in between.
 _PRODUCTS = ("stablehlo.dot", "stablehlo.dot_general", "stablehlo.convolution")
 _MOVES = frozenset(
