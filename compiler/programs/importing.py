@@ -45,10 +45,10 @@ def import_here(request: ImportRequest, tell: Callable[[CompileStep], None]) -> 
                 )
                 _add(whole, name, module, inputs, outputs)
             elif isinstance(source, Path):
-                module, inputs = read_torch(
+                module, inputs, outputs, in_place = read_torch(
                     whole.context, source, constants, each if request.alone else None
                 )
-                _add(whole, name, module, inputs)
+                _add(whole, name, module, inputs, outputs, in_place)
             else:
                 module = _parsed(source)
                 inputs, outputs = names_of(module)

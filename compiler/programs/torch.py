@@ -21,6 +21,7 @@ from mxc.compiler.programs.single import NO_LOWERING, Tell, lower_each, named, r
 from mxc.compiler.programs.torch_experts import TRANSFORMERS
 from mxc.compiler.programs.torch_graph import drop_assertions, name_sizes
 from mxc.compiler.programs.torch_lowering import lowered
+from mxc.compiler.programs.torch_states import states_as_arguments
 from mxc.dialects.dispatches import walk
 from mxc.dialects.parameters import Parameters
 from mxc.errors import CompileError, PassError
@@ -113,10 +114,12 @@ def read_torch(
     file: Path,
     constants: ConstantParameters,
     tell: Tell | None,
-) -> tuple[ir.Module, tuple[str, ...]]:
-    """The module of a .pt2 file on tensors, and the names of its arguments; `tell` as in `lower`.
+) -> tuple[ir.Module, tuple[str, ...], tuple[str, ...], dict[int, int]]:
+    """The module of a .pt2 file on tensors, the names of its arguments and of its results, and the
+    arguments whose memory is that of a result; `tell` as in `lower`.
 
-    Its parameters and buffers are parameters of the same names. Raises CompileError for what the
+    Parameters and buffers are parameters of the same names; buffers that the program changes are
+    arguments. Raises CompileError for what the
     importer does not know, PassError with its place for an operation that has no lowering.
     """
     try:
@@ -137,6 +140,7 @@ def read_torch(
         if dropped := drop_assertions(program):
             more = [f"and {len(dropped) - _NOTED} more"] if len(dropped) > _NOTED else []
             constants.note(f"{_UNCHECKED}: {'; '.join([*dropped[:_NOTED], *more])}")
+        states = states_as_arguments(program)
         require_importable(program)
         name_sizes(program)
         hooks = _Tensors(constants)
@@ -156,7 +160,8 @@ def read_torch(
     # Numbers and None that are the same in each call are no arguments of the function.
     sizes = {name: _names_of_sizes(values[name]) for name in inputs if name in values}
     require_same_sizes(module, [*sizes], [*sizes.values()])
-    return module, inputs
+    outputs = states.outputs(len(program.graph_signature.user_outputs))
+    return module, states.inputs(inputs), outputs, states.in_place(inputs)
 
 
 def _names_of_sizes(value: Any) -> list[str | None]:
@@ -299,13 +304,6 @@ class _Tensors:
         if not hasattr(literal, "dtype"):
             return None
         return self._value(gni, literal, "constant" if info is None else info.input_spec.target)
-
-    def store_produced_value(self, gni: Any, value: Any, produced: Any, info: Any) -> None:
-        """Raise for a buffer that the program changes."""
-        raise NotImplementedError(
-            f"buffer {info.input_spec.target} is changed by the program; give it as an argument "
-            "and return it"
-        )
 
     def _value(self, gni: Any, value: Any, name: str) -> ir.Value:
         kind = gni._cc.tensor_to_vtensor_type(value)
