@@ -48,7 +48,8 @@ def place_of(location: ir.Location) -> str:
     own, calls = _files(location)
     said = " (" + ", ".join(names(location)) + ")" if own else ", ".join(names(location))
     where = _first(own) + (said if names(location) else "")
-    return ", called from ".join(each for each in (where, _first(calls)) if each)
+    callers = _first([each for each in calls if each not in own])
+    return ", called from ".join(each for each in (where, callers) if each)
 
 
 def with_place(location: ir.Location, message: str) -> str:

@@ -41,6 +41,7 @@ def test_a_place_is_said_in_a_line() -> None:
         assert place_of(ir.Location.name("layer.3")) == "layer.3"
         called = ir.Location.callsite(name, callers[:1])
         assert place_of(called) == "net.py:3:4 (x@w, f), called from main.py:5:6"
+        assert place_of(ir.Location.callsite(name, [file])) == "net.py:3:4 (x@w, f)"
         deep = ir.Location.name("jit", ir.Location.callsite(ir.Location.name("g"), callers))
         assert place_of(deep) == ("jit, g, called from main.py:5:6, main.py:6:6, main.py:7:6, ...")
         fused = ir.Location.fused([name, callers[0], name])

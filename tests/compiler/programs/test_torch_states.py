@@ -1,5 +1,6 @@
 """Programs from torch that change buffers: these are arguments, which a Stateful keeps."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +104,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     decoder.generation_config.cache_config = {
         "batch_size": 1, "max_cache_len": POSITIONS, "device": "cpu"
     }  # fmt: skip
+    tokens = torch.export.Dim("tokens", max=POSITIONS - 1)
     programs["decoder"] = TorchExportableModuleForDecoderOnlyLM(decoder).export(
-        input_ids=torch.tensor([[1]]), cache_position=torch.tensor([0])
+        input_ids=torch.ones(1, 3, dtype=torch.int64),
+        cache_position=torch.arange(3),
+        dynamic_shapes={"input_ids": {1: tokens}, "cache_position": {0: tokens}},
     )
     programs["without"] = torch.export.export(torch.nn.ReLU(), (some(4),))
     folder = tmp_path_factory.mktemp("states")
@@ -149,9 +153,9 @@ def test_a_decoder_of_transformers_with_a_static_cache(model: Model) -> None:
     with torch.no_grad():
         wanted = language_model()(ids).logits[0].numpy()
     step = model.stateful("decoder")
-    for position in range(POSITIONS):
-        (found,) = step(ids[:, position : position + 1].numpy(), np.array([position]))
-        np.testing.assert_allclose(found[0, 0], wanted[position], rtol=1e-5, atol=1e-6)
+    for first, last in itertools.pairwise((0, 5, 6, 7, 10, POSITIONS)):
+        (found,) = step(ids[:, first:last].numpy(), np.arange(first, last))
+        np.testing.assert_allclose(found[0], wanted[first:last], rtol=1e-5, atol=1e-6)
     assert step.states["key_cache_1"].shape == (1, 2, POSITIONS, 16)
 
 
