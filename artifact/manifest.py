@@ -311,7 +311,10 @@ class Manifest:
             for argument, result in function.in_place:
                 ranges = range(len(function.inputs)), range(len(function.outputs))
                 if argument not in ranges[0] or result not in ranges[1]:
-                    raise SchemaError(f"functions.{name}.in_place: no {argument} or no {result}")
+                    raise SchemaError(
+                        f"functions.{name}.in_place: wants numbers of an argument and a result, "
+                        f"found {argument} and {result}"
+                    )
         for name, weight_record in self.weights.items():
             _check_shape(weight_record.shape, f"weights.{name}.shape")
         for side, files in (("files", self.files), ("source", self.source)):

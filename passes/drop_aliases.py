@@ -48,7 +48,7 @@ class DropAliases(Pass):
 
 def _is_safe(alias: ir.Operation) -> bool:
     """Whether nothing reads the argument after its memory has the result."""
-    value, storage = alias.operands[0], alias.operands[len(alias.operands) - 1]
+    (value,), _, (storage,), *_ = segments(alias)
     while (made := _made(value)) is not None and made.name in RENAMES:
         value = made.operands[0]
     readers = [

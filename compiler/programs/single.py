@@ -44,7 +44,7 @@ def refused(module: ir.Operation, passes: Sequence[str], where: str) -> ir.Opera
     """The first operation that passes of the importer refuse to lower alone, or that has regions
     and is not torch's own; None if there is none.
 
-    Those at `where`, a place as `place` says it, come first.
+    Those at `where`, a place as `place_of` says it, come first.
     """
     found = sorted(_singles(module), key=lambda each: place_of(each[0].location) != where)
     loops = (op for op in walk(module) if op.name == "torch.operator" and len(op.regions))

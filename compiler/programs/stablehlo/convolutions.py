@@ -17,92 +17,117 @@ from mxc.compiler.programs.stablehlo.products import (
 )
 from mxc.compiler.programs.stablehlo.sizes import DimensionSizes
 from mxc.dialects.generic import element_of, fill, generic
-from mxc.dialects.sizes import Size, axes_of, shape_of, size_of, split_dimension
+from mxc.dialects.sizes import axes_of, shape_of, size_of, split_dimension
 
 #: What each dimension is: [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f].
 _DIMENSIONS = re.compile(r"\[([^]]*)\]x\[([^]]*)\]->\[([^]]*)\]")
+#: Convolutions of one group by the number of dimensions that have places. IREE would move the order
+#: of the dimensions into a `linalg.generic`.
+_NAMED = {1: linalg.conv_1d_nwc_wcf, 2: linalg.conv_2d_nhwc_hwcf, 3: linalg.conv_3d_ndhwc_dhwcf}
 
 
 def convolution(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
-    """`stablehlo.convolution` and `stablehlo.dynamic_conv` with a kernel of known sizes, as one
-    `linalg.generic` over the padded operand. bf16 and f16 are added up as f32.
+    """`stablehlo.convolution` and `stablehlo.dynamic_conv` with a kernel of known sizes. bf16 and
+    f16 are added up as f32.
 
-    Its loops are the letters of the dimensions: b, f (the features of a group in the result), i
-    (those in the operand), g (groups), 0, 1, .. (places of the result) and k0, k1, .. (places of
-    the kernel).
+    Features come last, as IREE's importer orders them too: its loops are twice as fast so.
     """
     value, kernel = op.operands[:2]
     element = element_of(op.results[0])
     text = _DIMENSIONS.search(str(op.attributes["dimension_numbers"]))
     assert text is not None
     given, taken, made = ([each.strip() for each in part.split(",")] for part in text.groups())
-    features, groups = given.index("f"), _number(op, "feature_group_count")
+    groups = _number(op, "feature_group_count")
     if (
         not can_multiply((value, kernel), element)
-        or min(*shape_of(kernel), shape_of(value)[features]) < 1
+        or min(*shape_of(kernel), shape_of(value)[given.index("f")]) < 1
         or _number(op, "batch_group_count") != 1
         or "true" in str(op.attributes.get("window_reversal", ""))
     ):
         return None
     spatial = [str(axis) for axis in range(len(given) - 2)]
-    strides = dict(zip(spatial, _numbers(op, "window_strides", len(spatial)), strict=True))
-    spread = dict(zip(spatial, _numbers(op, "rhs_dilation", len(spatial)), strict=True))
-    whole = _padded(op, [given.index(each) for each in spatial], sizes)
-    extents: dict[str, Size] = {"b": size_of(value, given.index("b")), "g": groups}
-    extents["f"] = shape_of(kernel)[taken.index("o")] // groups
-    for each in spatial:
-        size, length = size_of(whole, given.index(each)), shape_of(kernel)[taken.index(each)]
-        extents[each] = places(size, length, strides[each], spread[each])
-    result = _with_groups(made, "f", "f")
-    loops = [*result, *(f"k{each}" for each in spatial), "i"]
-    at = {loop: ir.AffineDimExpr.get(number) for number, loop in enumerate(loops)}
-    reads = [
-        at[each] * strides[each] + at[f"k{each}"] * spread[each] if each in spatial else at[each]
-        for each in _with_groups(given, "f", "i")
-    ]
-    weights = [
-        at[f"k{each}" if each in spatial else each] for each in _with_groups(taken, "o", "f")
-    ]
-    maps = [
-        ir.AffineMap.get(len(loops), 0, each) for each in (reads, weights, [at[r] for r in result])
-    ]
-    kinds = [linalg.IteratorType.parallel] * len(result)
-    kinds += [linalg.IteratorType.reduction] * (len(loops) - len(result))
-    parts = [
-        split_dimension(whole, features, shape_of(whole)[features] // groups),
-        split_dimension(kernel, taken.index("o"), extents["f"]),
-    ]
-    start = fill([extents[each] for each in result], wide_sums(element), 0)
-    total = linalg.generic(parts, [start], maps, kinds)(multiply_add)
-    axes = axes_of(total)
+    strides = _numbers(op, "window_strides", len(spatial))
+    spread = _numbers(op, "rhs_dilation", len(spatial))
+    whole = _padded(op, _transposed(value, given, ["b", *spatial, "f"]), sizes)
+    kernel = _transposed(kernel, taken, [*spatial, "i", "o"])
+    total = _summed(whole, kernel, groups, (strides, spread), wide_sums(element))
     if element_of(total) != element:
+        axes = axes_of(total)
         total = generic([(total, axes)], axes, element, lambda each: converted(each, element))
-    merged = [[at + (at > made.index("f"))] for at in range(len(made))]
-    merged[made.index("f")] = [made.index("f"), made.index("f") + 1]
-    return tensor.collapse_shape(op.results[0].type, total, merged)
+    found = _transposed(total, ["b", *spatial, "f"], made)
+    kind = op.results[0].type
+    return found if found.type == kind else tensor.cast(kind, found)
 
 
-def _with_groups(names: Sequence[str], split: str, inner: str) -> list[str]:
-    """Dimensions of which one is split into groups and what a group has."""
-    return [each for name in names for each in (("g", inner) if name == split else (name,))]
+def _summed(
+    whole: ir.Value,
+    kernel: ir.Value,
+    groups: int,
+    steps: tuple[Sequence[int], Sequence[int]],
+    wide: ir.Type,
+) -> ir.Value:
+    """The sums, in type `wide`, of an operand [b, 0, .., f] and a kernel [0, .., i, o].
+
+    `steps`: strides and dilations. The loops of groups are b, 0, .. (places of the result), g
+    (groups), f (features of a group in the result), k0, .. (places of the kernel) and i (features
+    of a group in the operand).
+    """
+    strides, spread = steps
+    lengths = shape_of(kernel)[: len(strides)]
+    rows = [size_of(whole, 0)]
+    for number, length in enumerate(lengths):
+        rows.append(places(size_of(whole, 1 + number), length, strides[number], spread[number]))
+    if groups == 1 and len(strides) in _NAMED:
+        start = fill([*rows, shape_of(kernel)[-1]], wide, 0)
+        attributes = {"strides": strides, "dilations": spread}
+        return _NAMED[len(strides)](whole, kernel, outs=[start], **attributes)
+    whole = split_dimension(whole, -1, shape_of(whole)[-1] // groups)
+    kernel = split_dimension(kernel, -1, shape_of(kernel)[-1] // groups)
+    parallel = len(rows) + 2
+    loops = [ir.AffineDimExpr.get(number) for number in range(parallel + len(lengths) + 1)]
+    b, *out, g, f = loops[:parallel]
+    *inner, i = loops[parallel:]
+    reads = [
+        each * stride + place * distance
+        for each, place, stride, distance in zip(out, inner, strides, spread, strict=True)
+    ]
+    accesses = ([b, *reads, g, i], [*inner, i, g, f], loops[:parallel])
+    maps = [ir.AffineMap.get(len(loops), 0, each) for each in accesses]
+    kinds = [linalg.IteratorType.parallel] * parallel
+    kinds += [linalg.IteratorType.reduction] * (len(loops) - parallel)
+    start = fill([*rows, groups, shape_of(kernel)[-1]], wide, 0)
+    total = linalg.generic([whole, kernel], [start], maps, kinds)(multiply_add)
+    shape = [*shape_of(total)[:-2], groups * shape_of(kernel)[-1]]
+    merged = [*([axis] for axis in range(parallel - 2)), [parallel - 2, parallel - 1]]
+    return tensor.collapse_shape(ir.RankedTensorType.get(shape, wide), total, merged)
 
 
-def _padded(op: ir.Operation, axes: Sequence[int], sizes: DimensionSizes) -> ir.Value:
-    """The first operand with zeros around its places and between them."""
-    value = op.operands[0]
-    between = [0] * len(shape_of(value))
-    edges: list[Edge] = [0] * (2 * len(between))
-    for axis, each in zip(axes, _numbers(op, "lhs_dilation", len(axes)), strict=True):
-        between[axis] = each - 1
-    count = 2 * len(axes)
-    added: list[Edge] = [0] * count
+def _transposed(value: ir.Value, names: Sequence[str], wanted: Sequence[str]) -> ir.Value:
+    """A tensor with its dimensions in another order, by their names."""
+    if list(names) == list(wanted):
+        return value
+    order = [list(names).index(each) for each in wanted]
+    shape = [shape_of(value)[axis] for axis in order]
+    return ir.Operation.create(
+        "stablehlo.transpose",
+        results=[ir.RankedTensorType.get(shape, element_of(value))],
+        operands=[value],
+        attributes={"permutation": ir.DenseI64ArrayAttr.get(order)},
+    ).result
+
+
+def _padded(op: ir.Operation, value: ir.Value, sizes: DimensionSizes) -> ir.Value:
+    """The first operand, [b, 0, .., f], with zeros around its places and between them."""
+    count = len(shape_of(value)) - 2
     if op.name == "stablehlo.dynamic_conv":
-        added = [sizes.index(op.operands[2], number) for number in range(count)]
+        edges: list[Edge] = [sizes.index(op.operands[2], number) for number in range(2 * count)]
     elif "padding" in op.attributes:
-        added = [int(each) for each in ir.DenseIntElementsAttr(op.attributes["padding"])]
-    for number, axis in enumerate(axes):
-        edges[2 * axis : 2 * axis + 2] = added[2 * number : 2 * number + 2]
-    return padded(value, fill([], element_of(value), 0), edges, between)
+        edges = [int(each) for each in ir.DenseIntElementsAttr(op.attributes["padding"])]
+    else:
+        edges = [0] * (2 * count)
+    between = [each - 1 for each in _numbers(op, "lhs_dilation", count)]
+    zero = fill([], element_of(value), 0)
+    return padded(value, zero, [0, 0, *edges, 0, 0], [0, *between, 0])
 
 
 def _number(op: ir.Operation, name: str) -> int:
