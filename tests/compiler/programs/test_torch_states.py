@@ -159,6 +159,18 @@ def test_a_decoder_of_transformers_with_a_static_cache(model: Model) -> None:
     assert step.states["key_cache_1"].shape == (1, 2, POSITIONS, 16)
 
 
+@pytest.mark.parametrize("name", ["cache", "exchange"])
+def test_states_on_a_gpu(tmp_path: Path, name: str) -> None:
+    kind, calls = MODULES[name]
+    program = torch.export.export(kind(), calls[0])
+    made = mxc.compile(program, target="gfx950", output=tmp_path / "x.mxc", listing=False)
+    module, function = kind(), mxc.load(made.path, device="simulator").stateful()
+    for arguments in (calls[0], calls[0]):
+        near(function(*map(as_array, arguments))[0], module(*arguments))
+    for key, value in module.named_buffers():
+        near(function.states[key], value)
+
+
 def test_states_may_begin_with_other_numbers(model: Model) -> None:
     module = Exchange()
     module.a += 3
