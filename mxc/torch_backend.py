@@ -36,7 +36,7 @@ def compile_graph(graph: Any, inputs: Sequence[Any]) -> Callable[..., list[Any]]
     """Return a function that computes a torch.fx.GraphModule; `inputs` are those of its first call.
 
     Raises RequestError if gradients are requested. The function raises MxcError for a graph that
-    cannot be compiled.
+    cannot be compiled, and for one that changes buffers.
     """
     import torch
 
@@ -137,6 +137,13 @@ class _Program:
         ]
         artifact = compile(program, output=Path(self._folder.name) / "graph.mxc", listing=False)
         self._model = load(artifact.path)
+        function = self._model.functions["main"]
+        if function.in_place:
+            names = ", ".join(function.input_names[number] for number, _ in function.in_place)
+            raise RequestError(
+                f'the module changes its buffers {names}, which backend "mxc" does not write back; '
+                "export it with torch.export and compile the program"
+            )
 
     def takes(self, given: Sequence[Any]) -> bool:
         """Return whether a call has the shapes, dtypes and numbers that the program was compiled

@@ -112,3 +112,20 @@ def test_torch_finds_it_by_its_name() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     module, _, name = project["entry-points"]["torch_dynamo_backends"]["mxc"].partition(":")
     assert getattr(import_module(module), name) is torch_backend.compile_graph
+
+
+class Counter(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        return x + self.count
+
+
+def test_a_module_that_changes_buffers_is_refused() -> None:
+    compiled = torch.compile(Counter(), backend=torch_backend.compile_graph)
+    message = 'changes its buffers count, which backend "mxc" does not write back'
+    with torch.no_grad(), pytest.raises(RequestError, match=message):
+        compiled(torch.ones(4))
