@@ -10,7 +10,7 @@
 - A scatter of one part combines it with the elements where it is.
 - A running sum is a scan. Windows of known sizes have loops of their own.
 - Of a concatenation, parts without elements are left out.
-- A convolution is a `linalg.generic` over its places and those of its kernel.
+- A convolution is one of linalg, with the features last, or a `linalg.generic` if it has groups.
 
 What is left the importer refuses with its place.
 """
@@ -41,13 +41,12 @@ def _scattered(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
     return found
 
 
-def _with_elements(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
+def _with_elements(op: ir.Operation, _: DimensionSizes) -> ir.Value | None:
     """A concatenation without the parts that have no elements, for which IREE makes no code."""
     parts = [each for each in op.operands if 0 not in shape_of(each)]
     if len(parts) == len(op.operands) or not parts:
         return None
     if len(parts) == 1 and parts[0].type == op.results[0].type:
-        sizes.record(parts[0], sizes.of(parts[0]))
         return parts[0]
     attributes = {name: op.attributes[name] for name in op.attributes}
     return ir.Operation.create(
