@@ -5,7 +5,6 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -369,15 +368,6 @@ def test_types_that_are_not_the_modules(plain_artifact: Path, rewrite: Callable[
     main = model.functions["main"]
     rewrite(plain_artifact, functions={"main": type(main)(inputs=(odd, odd), outputs=main.outputs)})
     with pytest.raises(ArtifactError, match=r"says 2 inputs \(4xf64, 4xf64\)"):
-        load(plain_artifact)
-
-
-def test_memory_of_an_argument_for_no_result(
-    plain_artifact: Path, rewrite: Callable[..., None]
-) -> None:
-    main = load(plain_artifact).manifest.functions["main"]
-    rewrite(plain_artifact, functions={"main": replace(main, in_place=((0, 9),))})
-    with pytest.raises(ArtifactError, match=r"functions\.main\.in_place: .* found 0 and 9"):
         load(plain_artifact)
 
 
