@@ -119,8 +119,8 @@ def read_torch(
     arguments whose memory is that of a result; `tell` as in `lower`.
 
     Parameters and buffers are parameters of the same names; buffers that the program changes are
-    arguments. Raises CompileError for what the
-    importer does not know, PassError with its place for an operation that has no lowering.
+    arguments. Raises CompileError for what the importer does not know, PassError with its place for
+    an operation that has no lowering.
     """
     try:
         from iree.compiler.extras.fx_importer import FxImporter

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from iree.compiler import ir
 from iree.compiler.dialects import linalg, tensor
 
-from mxc.compiler.programs.stablehlo.edges import Edge, padded, places
+from mxc.compiler.programs.stablehlo.edges import Edge, padded, window_count
 from mxc.compiler.programs.stablehlo.products import (
     can_multiply,
     converted,
@@ -76,7 +76,8 @@ def _summed(
     lengths = shape_of(kernel)[: len(strides)]
     rows = [size_of(whole, 0)]
     for number, length in enumerate(lengths):
-        rows.append(places(size_of(whole, 1 + number), length, strides[number], spread[number]))
+        size = size_of(whole, 1 + number)
+        rows.append(window_count(size, length, strides[number], spread[number]))
     if groups == 1 and len(strides) in _NAMED:
         start = fill([*rows, shape_of(kernel)[-1]], wide, 0)
         attributes = {"strides": strides, "dilations": spread}

@@ -63,7 +63,7 @@ def padded(
     return found.result
 
 
-def places(size: Size, length: int, stride: int, spread: int) -> Size:
+def window_count(size: Size, length: int, stride: int, spread: int) -> Size:
     """How many windows lie in so many elements. `spread`: the distance of two elements of one."""
     reach = (length - 1) * spread + 1
     if isinstance(size, int):

@@ -63,7 +63,7 @@ def multiply_add(left: ir.Value, right: ir.Value, total: ir.Value) -> ir.Value:
 
 
 def _multiplied(left: ir.Value, right: ir.Value, kind: ir.Type) -> ir.Value:
-    left, right = (_extended(each, kind) for each in (left, right))
+    left, right = (converted(each, kind) for each in (left, right))
     return arith.mulf(left, right) if isinstance(kind, ir.FloatType) else arith.muli(left, right)
 
 
@@ -76,20 +76,15 @@ def _is_known(kind: ir.Type, result: ir.Type) -> bool:
     return bool(kind == result or kind.width < result.width)
 
 
-def _extended(value: ir.Value, kind: ir.Type) -> ir.Value:
-    """A scalar as one of a type that is as wide or wider."""
-    if value.type == kind:
-        return value
-    return arith.extf(kind, value) if isinstance(kind, ir.FloatType) else arith.extsi(kind, value)
-
-
 def wide_sums(element: ir.Type) -> ir.Type:
     """The type in which elements of a type are added up."""
     return ir.F32Type.get() if element in (ir.BF16Type.get(), ir.F16Type.get()) else element
 
 
 def converted(number: ir.Value, kind: ir.Type) -> ir.Value:
-    """A float as one of another type, or a number that is of this type."""
+    """A float as one of another type, or an integer with a sign as one that is as wide or wider."""
     if number.type == kind:
         return number
-    return (arith.extf if number.type.width < kind.width else arith.truncf)(kind, number)
+    if isinstance(kind, ir.FloatType):
+        return (arith.extf if number.type.width < kind.width else arith.truncf)(kind, number)
+    return arith.extsi(kind, number)

@@ -10,7 +10,7 @@ from iree.compiler.dialects import arith, linalg, tensor
 
 from mxc.compiler.programs.reshape_groups import ONE, Size
 from mxc.compiler.programs.single import NO_LOWERING
-from mxc.compiler.programs.stablehlo.edges import Edge, padded, places
+from mxc.compiler.programs.stablehlo.edges import Edge, padded, window_count
 from mxc.compiler.programs.stablehlo.operations import text_of
 from mxc.compiler.programs.stablehlo.products import converted, wide_sums
 from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, has_no_sign
@@ -223,7 +223,7 @@ def _combined(value: ir.Value, start: ir.Value, combine: _Combine, windows: _Win
     )
     whole = padded(value, start, windows.added, [each - 1 for each in inside])
     counts = [
-        places(size_of(whole, axis), lengths[axis], strides[axis], spread[axis])
+        window_count(size_of(whole, axis), lengths[axis], strides[axis], spread[axis])
         for axis in range(rank)
     ]
     out = [ir.AffineDimExpr.get(axis) for axis in range(rank)]
